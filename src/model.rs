@@ -1,0 +1,592 @@
+//! The facts: what the sources say about GPUs and jobs, and what the ledger remembers of them. Plain data,
+//! no rules, no I/O. A field that may be unreadable is a [`Reading`]; a name is a type of its own.
+
+use crate::reading::{Absence, Reading};
+use crate::units::*;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+// ---------------------------------------------------------------- GPUs
+
+/// Whether a GPU is split into instances; read before utilization, to explain its absence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigMode {
+    /// The GPU is one allocation unit.
+    Disabled,
+    /// Its instances are the allocation units.
+    Enabled,
+}
+
+/// What an allocation unit is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitKind {
+    /// A whole GPU.
+    Gpu,
+    /// A MIG instance of `parent`, with its GPU instance and compute instance ids.
+    Mig {
+        /// The GPU it is cut from.
+        parent: UnitUuid,
+        /// GPU instance id.
+        gi: u32,
+        /// Compute instance id.
+        ci: u32,
+    },
+}
+
+/// The names of one unit. Only the UUID is a key; the others explain and map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitIdentity {
+    /// Absent for a card whose handle already fails: it is then a device without identity.
+    pub uuid: Reading<UnitUuid>,
+    /// GPU or MIG instance.
+    pub kind: UnitKind,
+    /// NVML index of the GPU (of the parent, for an instance) at this run.
+    pub index: NvmlIndex,
+    /// N of /dev/nvidiaN (of the parent, for an instance).
+    pub minor: Reading<DeviceMinor>,
+    /// PCI address of the GPU.
+    pub pci: Reading<PciAddress>,
+    /// Product name.
+    pub name: Reading<String>,
+}
+
+/// The highest entry of a driver's sample ring since the last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peak {
+    /// The highest utilization in the ring.
+    pub percent: Percent,
+    /// How much of the time before the run the used entries cover, in milliseconds.
+    pub covered_ms: u32,
+}
+
+/// Memory of one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Held now.
+    pub used: MemoryBytes,
+    /// Of the whole unit; never 0 (a total of 0 is absent).
+    pub total: MemoryBytes,
+    /// Whether `used` leaves out the driver's own reservation (NVML's v2 call does, v1 does not).
+    pub excludes_reserved: bool,
+}
+
+/// NVML's three process lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessKind {
+    /// CUDA contexts.
+    Compute,
+    /// Display servers and the like.
+    Graphics,
+    /// Clients of an MPS server.
+    Mps,
+}
+
+/// One process on one unit, as the driver lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuProcess {
+    /// In the namespace we run in.
+    pub pid: u32,
+    /// Which list named it.
+    pub kind: ProcessKind,
+    /// What it holds of this unit's memory.
+    pub memory: Reading<MemoryBytes>,
+}
+
+/// What a cumulative counter counts. Codes are stored in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum CounterKind {
+    /// Energy in millijoules since the driver was loaded.
+    Energy,
+}
+
+impl CounterKind {
+    /// The ledger's code.
+    pub fn code(self) -> i64 {
+        match self {
+            CounterKind::Energy => 1,
+        }
+    }
+}
+
+/// Everything read from one unit in one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Readings {
+    /// Share of the last 1/6 to 1 s in which any kernel was resident. 100 is not yet work.
+    pub sm_util: Reading<Percent>,
+    /// Share of that time in which memory was read or written.
+    pub mem_util: Reading<Percent>,
+    /// Peak of `sm_util` in the driver's ring.
+    pub sm_peak: Reading<Peak>,
+    /// Peak of `mem_util` in the driver's ring.
+    pub mem_peak: Reading<Peak>,
+    /// Memory held and present.
+    pub memory: Reading<Memory>,
+    /// Power now (a 1 s average on most cards).
+    pub power: Reading<Milliwatts>,
+    /// The enforced power limit.
+    pub power_limit: Reading<Milliwatts>,
+    /// Energy since the driver was loaded; its difference is the mean power over a whole interval.
+    pub energy: Reading<Millijoules>,
+    /// SM clock now.
+    pub sm_clock: Reading<Megahertz>,
+    /// Highest SM clock.
+    pub sm_clock_max: Reading<Megahertz>,
+    /// GPU temperature.
+    pub temperature: Reading<Celsius>,
+    /// Clocks-event reasons, raw.
+    pub clocks_event: Reading<ClocksEventMask>,
+    /// MIG mode of the GPU; absent with `NotSupported` on GPUs without MIG.
+    pub mig: Reading<MigMode>,
+    /// Processes of all three lists; absent as a whole where any list is unreadable or implausible.
+    pub processes: Reading<Vec<GpuProcess>>,
+}
+
+impl Readings {
+    /// All absent for one reason: a lost card, a unit that the driver does not list.
+    pub fn absent(why: Absence) -> Readings {
+        Readings {
+            sm_util: Reading::Absent(why),
+            mem_util: Reading::Absent(why),
+            sm_peak: Reading::Absent(why),
+            mem_peak: Reading::Absent(why),
+            memory: Reading::Absent(why),
+            power: Reading::Absent(why),
+            power_limit: Reading::Absent(why),
+            energy: Reading::Absent(why),
+            sm_clock: Reading::Absent(why),
+            sm_clock_max: Reading::Absent(why),
+            temperature: Reading::Absent(why),
+            clocks_event: Reading::Absent(why),
+            mig: Reading::Absent(why),
+            processes: Reading::Absent(why),
+        }
+    }
+}
+
+/// One unit, read once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitSample {
+    /// Which unit.
+    pub identity: UnitIdentity,
+    /// What it said.
+    pub readings: Readings,
+}
+
+/// All that one look at this node's GPUs brought. One lost card leaves the others judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuReport {
+    /// Driver version.
+    pub driver: Reading<String>,
+    /// One entry per GPU that is one unit, and one per MIG instance.
+    pub units: Vec<UnitSample>,
+}
+
+// ---------------------------------------------------------------- jobs
+
+/// A raw Slurm job id: what cgroups and hooks use, one per array task. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct JobId(u64);
+
+impl JobId {
+    /// `None` for 0 and for anything beyond Slurm's own range of ids (26 bits, MaxJobId).
+    pub fn new(id: u64) -> Option<JobId> {
+        (id > 0 && id < 1 << 32).then_some(JobId(id))
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Decimal digits only.
+    pub fn parse(text: &str) -> Option<JobId> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse().ok().filter(|_| digits).and_then(JobId::new)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The ledger's row of a health-check run; grows by one, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct RunId(pub i64);
+
+/// The ledger's row of a job run; grows by one, never reused, so a cleared run cannot come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct JobRunId(pub i64);
+
+/// What names a GPU in a registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuClaim {
+    /// From `SLURM_JOB_GPUS`: a GRES index, to be mapped.
+    Index(GresIndex),
+    /// From `CUDA_VISIBLE_DEVICES` where it holds UUIDs (MIG; Slurm 25.11 on).
+    Uuid(UnitUuid),
+}
+
+/// Where a job run's start time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StartSource {
+    /// Slurm's own start time.
+    Slurm,
+    /// The moment of registration (Prolog on Slurm before 23.02).
+    Registration,
+}
+
+/// When a job run began, on both clocks of this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct JobStart {
+    /// For arithmetic.
+    pub boot: BootMs,
+    /// For showing, and to compare with Slurm's StartTime.
+    pub wall: WallMs,
+    /// Who said so.
+    pub source: StartSource,
+}
+
+/// Who registered a job run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegisteredBy {
+    /// Our Prolog, from its environment.
+    Prolog,
+    /// A later health-check run, from local evidence and one question to Slurm.
+    Discovery,
+}
+
+/// What is known of a job run at its registration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Registration {
+    /// ClusterName.
+    pub cluster: Reading<String>,
+    /// The raw id.
+    pub job: JobId,
+    /// SLURM_JOB_RESTART_COUNT; a requeued job is a new run.
+    pub restart: u32,
+    /// Slurm 25.11 on.
+    pub sluid: Reading<String>,
+    /// When the run began.
+    pub start: JobStart,
+    /// Submitting user.
+    pub user: Reading<String>,
+    /// Its uid.
+    pub uid: Reading<u32>,
+    /// Account; the word `(null)` of Slurm is absent.
+    pub account: Reading<String>,
+    /// Partition.
+    pub partition: Reading<String>,
+    /// QOS (Prolog knows it from 26.05 on).
+    pub qos: Reading<String>,
+    /// Nodes of the allocation.
+    pub nodes: Reading<u32>,
+    /// Slurm's node list of the allocation, compressed.
+    pub node_list: Reading<String>,
+    /// The leader's id, for a component of a heterogeneous job.
+    pub het_leader: Option<JobId>,
+    /// When the time limit ends it; for projections only.
+    pub limit_end: Reading<WallMs>,
+    /// Its GPUs on this node; empty for a job that holds none here.
+    pub gpus: Vec<GpuClaim>,
+    /// Who registered it.
+    pub by: RegisteredBy,
+}
+
+/// The base state of a job as Slurm names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// RUNNING without any flag.
+    Running,
+    /// SUSPENDED or STOPPED.
+    Suspended,
+    /// COMPLETING, also as a flag beside another state, and STAGE_OUT.
+    Completing,
+    /// CONFIGURING or POWER_UP_NODE.
+    Configuring,
+    /// PENDING, REQUEUED and the like: not on any node.
+    Pending,
+    /// COMPLETED, CANCELLED, FAILED, TIMEOUT, ...: over.
+    Ended,
+    /// A word that is not understood: blocks every action.
+    Other,
+}
+
+/// What only Slurm can say of a job run; asked once, when a finding makes it matter, and before acting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobDetails {
+    /// The job's state.
+    pub state: JobState,
+    /// Slurm's StartTime, Unix seconds.
+    pub start_unix_s: i64,
+    /// Restart count, where this Slurm says it.
+    pub restart: Reading<u32>,
+    /// The id as Slurm shows it and as commands take it: `130`, `123_4`, `200+1`.
+    pub display_id: String,
+    /// User-chosen text: compare and show, never parse, never pass on unescaped.
+    pub name: Reading<String>,
+    /// User.
+    pub user: Reading<String>,
+    /// Account.
+    pub account: Reading<String>,
+    /// Partition.
+    pub partition: Reading<String>,
+    /// QOS.
+    pub qos: Reading<String>,
+    /// Number of nodes.
+    pub nodes: Reading<u32>,
+    /// Node list, compressed.
+    pub node_list: Reading<String>,
+}
+
+impl JobDetails {
+    /// A task of an array (`123_4`).
+    pub fn is_array_task(&self) -> bool {
+        self.display_id.contains('_')
+    }
+
+    /// A component of a heterogeneous job (`200+1`).
+    pub fn is_het(&self) -> bool {
+        self.display_id.contains('+')
+    }
+}
+
+/// A job run as the ledger holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct JobRun {
+    /// Its row.
+    pub id: JobRunId,
+    /// What was registered.
+    pub registration: Registration,
+    /// When it was registered.
+    pub registered: BootMs,
+    /// What Slurm said of it last, if it was ever asked.
+    pub details: Option<JobDetails>,
+    /// Folded from samples beyond the horizon too: the first busy sample.
+    pub first_activity: Option<BootMs>,
+    /// The last busy sample.
+    pub last_activity: Option<BootMs>,
+}
+
+impl JobRun {
+    /// The id as Slurm prints it, where it is known; else the raw id.
+    pub fn shown_id(&self) -> String {
+        match &self.details {
+            Some(d) => d.display_id.clone(),
+            None => self.registration.job.to_string(),
+        }
+    }
+}
+
+/// What a job's processes on this node did, summed; cumulative values, differences are made in the rules.
+/// It may soften a verdict, never create one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSample {
+    /// Whether the job's processes are frozen or stopped (its cgroup or a parent, or all in state T).
+    pub frozen: Reading<bool>,
+    /// CPU time of its processes, milliseconds.
+    pub cpu_ms: Reading<u64>,
+    /// Bytes they wrote.
+    pub written_bytes: Reading<u64>,
+    /// Bytes they read.
+    pub read_bytes: Reading<u64>,
+}
+
+impl JobSample {
+    /// Nothing could be read.
+    pub fn absent(why: Absence) -> JobSample {
+        JobSample {
+            frozen: Reading::Absent(why),
+            cpu_ms: Reading::Absent(why),
+            written_bytes: Reading::Absent(why),
+            read_bytes: Reading::Absent(why),
+        }
+    }
+}
+
+// ---------------------------------------------------------------- history, as replay gives it to the rules
+
+/// Processes on a unit, counted by list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessCount {
+    /// Compute and MPS processes.
+    pub compute: u32,
+    /// Graphics processes.
+    pub graphics: u32,
+}
+
+/// What the rules see of one unit in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// See [`Readings::sm_util`].
+    pub sm_util: Reading<Percent>,
+    /// See [`Readings::mem_util`].
+    pub mem_util: Reading<Percent>,
+    /// See [`Readings::sm_peak`].
+    pub sm_peak: Reading<Peak>,
+    /// See [`Readings::mem_peak`].
+    pub mem_peak: Reading<Peak>,
+    /// See [`Readings::memory`].
+    pub memory: Reading<Memory>,
+    /// See [`Readings::power`].
+    pub power: Reading<Milliwatts>,
+    /// See [`Readings::power_limit`].
+    pub power_limit: Reading<Milliwatts>,
+    /// See [`Readings::energy`].
+    pub energy: Reading<Millijoules>,
+    /// See [`Readings::sm_clock`].
+    pub sm_clock: Reading<Megahertz>,
+    /// See [`Readings::sm_clock_max`].
+    pub sm_clock_max: Reading<Megahertz>,
+    /// See [`Readings::temperature`].
+    pub temperature: Reading<Celsius>,
+    /// See [`Readings::clocks_event`].
+    pub clocks_event: Reading<ClocksEventMask>,
+    /// See [`Readings::mig`].
+    pub mig: Reading<MigMode>,
+    /// Processes by list.
+    pub processes: Reading<ProcessCount>,
+}
+
+impl Observation {
+    /// All absent for one reason.
+    pub fn absent(why: Absence) -> Observation {
+        Observation {
+            sm_util: Reading::Absent(why),
+            mem_util: Reading::Absent(why),
+            sm_peak: Reading::Absent(why),
+            mem_peak: Reading::Absent(why),
+            memory: Reading::Absent(why),
+            power: Reading::Absent(why),
+            power_limit: Reading::Absent(why),
+            energy: Reading::Absent(why),
+            sm_clock: Reading::Absent(why),
+            sm_clock_max: Reading::Absent(why),
+            temperature: Reading::Absent(why),
+            clocks_event: Reading::Absent(why),
+            mig: Reading::Absent(why),
+            processes: Reading::Absent(why),
+        }
+    }
+}
+
+/// One run's view of one job run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// The run.
+    pub run: RunId,
+    /// When it sampled.
+    pub at: BootMs,
+    /// The same, for showing.
+    pub wall: WallMs,
+    /// The driver's version then: a change voids counters across it.
+    pub driver: Reading<String>,
+    /// The job beside its GPUs.
+    pub job: JobSample,
+    /// One per unit of [`JobHistory::units`], in its order. A unit without a row in that run is absent.
+    pub units: Vec<Observation>,
+}
+
+/// A unit of a job run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnitRef {
+    /// The key.
+    pub uuid: UnitUuid,
+    /// NVML index when last seen; to name it in words.
+    pub index: NvmlIndex,
+    /// Product name when last seen.
+    pub name: Reading<String>,
+}
+
+/// An action that was recorded for a job run; it outlives the Epilog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ActionRecord {
+    /// Its row.
+    pub id: i64,
+    /// What was asked for.
+    pub verdict: Verdict,
+    /// The run that did it.
+    pub run: RunId,
+    /// When.
+    pub wall: WallMs,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The node's Reason that we wrote, byte for byte; for drains.
+    pub reason: Option<String>,
+    /// The finding's signature when it was done.
+    pub signature: String,
+    /// What Slurm said, for people.
+    pub detail: String,
+}
+
+/// How an action ended. `Unknown` is neither done nor not done: it is looked at, never repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Written down before the deed; still so if the run was killed.
+    Begun,
+    /// Seen to be done.
+    Done,
+    /// Refused or failed, seen not to be done.
+    Failed,
+    /// No answer in time.
+    Unknown,
+    /// Undone since: our drain was released, or lifted by somebody else.
+    Lifted,
+}
+
+/// What a stage asks for, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Tell people.
+    Alert,
+    /// Take the node out of service for new jobs.
+    Drain,
+    /// End the job.
+    Cancel,
+}
+
+impl Verdict {
+    /// Slurm's and our word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Alert => "alert",
+            Verdict::Drain => "drain",
+            Verdict::Cancel => "cancel",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Everything the rules may see of one job run: recovered from the ledger by replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobHistory {
+    /// The job run.
+    pub job: JobRun,
+    /// Its units on this node; absent where the mapping could not be completed, or another job holds one too.
+    pub units: Reading<Vec<UnitRef>>,
+    /// How many allocation units this node has in all (to know what a drain would block), where known.
+    pub node_units: Reading<u32>,
+    /// Oldest first, of this boot only, from the start of the job run or from where it no longer matters
+    /// (every unit has been seen at work since).
+    pub ticks: Vec<Tick>,
+    /// Actions recorded for this job run, oldest first.
+    pub actions: Vec<ActionRecord>,
+}
