@@ -6,6 +6,33 @@ use crate::units::*;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The moment of one invocation, read once in `main` (or given by a scenario) and an input ever after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// `/proc/sys/kernel/random/boot_id`: instants of different boots cannot be compared.
+    pub boot_id: String,
+    /// CLOCK_BOOTTIME.
+    pub boot: BootMs,
+    /// The wall clock, for showing.
+    pub wall: WallMs,
+}
+
+impl Now {
+    /// The wall-clock time of another instant of this boot, by today's clock.
+    pub fn wall_of(&self, at: BootMs) -> WallMs {
+        WallMs(self.wall.0 - self.boot.since_ms(at))
+    }
+}
+
+/// How often this node's runs really come, over the last 24 h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cadence {
+    /// Median spacing of runs.
+    pub median_ms: i64,
+    /// Its 90th percentile.
+    pub p90_ms: i64,
+}
+
 // ---------------------------------------------------------------- GPUs
 
 /// Whether a GPU is split into instances; read before utilization, to explain its absence.
