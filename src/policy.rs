@@ -76,3 +76,17 @@ pub struct Rules {
     /// Whether a node may be drained whose other GPUs are not the job's.
     pub drain_shared: bool,
 }
+
+pub mod guard;
+pub mod judge;
+pub mod level;
+pub mod signature;
+pub mod stage;
+pub mod window;
+
+pub use guard::{Guard, GuardReport};
+pub use judge::{Assessment, Finding, Judgement, Scope, judge};
+pub use level::{Level, is_work};
+pub use signature::Signature;
+pub use stage::{Circumstances, Step, escalate};
+pub use window::Evidence;

@@ -1,0 +1,469 @@
+//! The judgement of one job run from its history: four outcomes, never a bool.
+
+use super::guard::{self, Exempt, Guard, GuardReport};
+use super::level::Level;
+use super::signature::{self, Signature};
+use super::window::{self, Ended, Evidence, Lacking, Limits, Series, Stretch};
+use super::{Rules, level};
+use crate::model::{Cadence, JobHistory, Now, UnitRef, Verdict};
+use crate::reading::{Absence, Reading};
+use crate::units::{BootMs, GpuHours, WallMs, human_ms};
+
+/// What is said of a job run in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// A guard leaves it alone: exempt, or too young.
+    Spared {
+        /// Which.
+        guard: Guard,
+        /// Why, in words.
+        because: String,
+    },
+    /// The evidence does not suffice; nothing is done.
+    Unjudged {
+        /// Which guard found it lacking.
+        guard: Guard,
+        /// What is lacking, in words.
+        because: String,
+    },
+    /// It works, or did within the window.
+    Alive {
+        /// What cleared it, in words.
+        because: String,
+    },
+    /// A full certified window of waste.
+    Breaching(Box<Finding>),
+}
+
+impl Judgement {
+    /// The word in JSON and tables.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Judgement::Spared { .. } => "spared",
+            Judgement::Unjudged { .. } => "unjudged",
+            Judgement::Alive { .. } => "alive",
+            Judgement::Breaching(_) => "breaching",
+        }
+    }
+}
+
+/// Which of the job's units a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every unit of the job on this node.
+    Whole,
+    /// Some idle units among busy ones: alert only.
+    Part,
+}
+
+impl Scope {
+    /// The word in JSON and the ledger.
+    pub fn word(self) -> &'static str {
+        match self {
+            Scope::Whole => "whole",
+            Scope::Part => "part",
+        }
+    }
+}
+
+/// A certified breach. Only [`judge`] makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The look.
+    pub signature: Signature,
+    /// Whole job or part of it.
+    pub scope: Scope,
+    /// The units it is about.
+    pub units: Vec<UnitRef>,
+    /// First sample of the breach.
+    pub since: BootMs,
+    /// The same, for showing.
+    pub since_wall: WallMs,
+    /// The run of that sample.
+    pub since_run: crate::model::RunId,
+    /// Certified time since it was established; a stage's `after` counts against it.
+    pub established_for_ms: i64,
+    /// The most it may ask for.
+    pub cap: Verdict,
+    /// The guard that set the cap, where it lies below what stages may ask.
+    pub capped_by: Option<(Guard, String)>,
+    evidence: Evidence,
+}
+
+impl Finding {
+    /// What it rests on.
+    pub fn evidence(&self) -> &Evidence {
+        &self.evidence
+    }
+
+    /// Units times certified breaching time.
+    pub fn wasted(&self) -> GpuHours {
+        GpuHours::of(self.units.len(), self.evidence.certified_ms())
+    }
+
+    /// When it was established, on the wall clock: its first sample plus a window.
+    pub fn established_wall(&self, now: &Now) -> WallMs {
+        WallMs(now.wall.0 - self.established_for_ms)
+    }
+}
+
+/// One unit as judged, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitAssessment {
+    /// Which.
+    pub unit: UnitRef,
+    /// Its newest level.
+    pub level: Option<Level>,
+    /// How long it has stayed below busy, certified.
+    pub quiet_ms: i64,
+    /// What ended that, looking back.
+    pub ended: Option<Ended>,
+}
+
+/// A judgement with everything that led to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assessment {
+    /// The outcome.
+    pub judgement: Judgement,
+    /// What every guard saw.
+    pub guards: Vec<GuardReport>,
+    /// Per unit.
+    pub units: Vec<UnitAssessment>,
+    /// The window's numbers; `None` while the cadence is not known.
+    pub limits: Option<Limits>,
+    /// Slurm's answer would matter now (name, QOS, state): a finding stands or an exemption cannot be decided.
+    pub wants_details: bool,
+}
+
+/// Judges one job run. Pure: the same history, rules, cadence and moment give the same answer.
+pub fn judge(history: &JobHistory, rules: &Rules, cadence: Reading<Cadence>, now: &Now) -> Assessment {
+    let mut bench = Bench { history, rules, now, guards: Vec::new(), units: Vec::new(), limits: None };
+    let judgement = bench.outcome(cadence);
+    let wants_details = history.job.details.is_none() && bench.details_matter(&judgement);
+    Assessment { judgement, guards: bench.guards, units: bench.units, limits: bench.limits, wants_details }
+}
+
+/// The table at which one history is judged.
+struct Bench<'a> {
+    history: &'a JobHistory,
+    rules: &'a Rules,
+    now: &'a Now,
+    guards: Vec<GuardReport>,
+    units: Vec<UnitAssessment>,
+    limits: Option<Limits>,
+}
+
+fn spared(guard: Guard, because: String) -> Judgement {
+    Judgement::Spared { guard, because }
+}
+
+fn unjudged(guard: Guard, because: String) -> Judgement {
+    Judgement::Unjudged { guard, because }
+}
+
+impl Bench<'_> {
+    fn note(&mut self, guard: Guard, saw: impl Into<String>, limit: impl Into<String>, held: bool) {
+        self.guards.push(GuardReport::new(guard, saw, limit, held));
+    }
+
+    fn details_matter(&self, judgement: &Judgement) -> bool {
+        matches!(judgement, Judgement::Breaching(_) | Judgement::Unjudged { guard: Guard::Exemption, .. })
+    }
+
+    fn age_ms(&self) -> i64 {
+        self.now.boot.since_ms(self.history.job.registration.start.boot)
+    }
+
+    fn outcome(&mut self, cadence: Reading<Cadence>) -> Judgement {
+        let claimed = self.history.job.registration.gpus.len() as u32;
+        let exempt = guard::exempt(&self.rules.exemptions, &self.history.job, claimed, self.age_ms());
+        if let Exempt::Yes(why) = &exempt {
+            self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
+            return spared(Guard::Exemption, format!("exempt by {why}"));
+        }
+        if let Some(before) = self.before_evidence() {
+            return before;
+        }
+        let units = match &self.history.units {
+            Reading::Measured(units) if !units.is_empty() => units,
+            Reading::Measured(_) => return unjudged(Guard::Attribution, "it holds no GPU on this node".to_owned()),
+            Reading::Absent(why) => {
+                let because = format!("its GPUs on this node are not known for certain: {}", why.words());
+                self.note(Guard::Attribution, because.clone(), "every unit known, held by this job alone", true);
+                return unjudged(Guard::Attribution, because);
+            }
+        };
+        self.note(Guard::Attribution, format!("{} units, held by this job alone", units.len()), "no other holder", false);
+        let cadence = match cadence {
+            Reading::Measured(cadence) => cadence,
+            Reading::Absent(_) => return unjudged(Guard::Window, "too few runs yet to know how often they come".to_owned()),
+        };
+        let limits = window::limits(&self.rules.thresholds, cadence);
+        self.limits = Some(limits.clone());
+        let series = Series::new(self.history, units.len(), &self.rules.thresholds, &limits);
+        let outcome = self.weigh(&series, units, &limits);
+        self.after_evidence(outcome, exempt)
+    }
+
+    /// Guards that need no sample: job state and warm-up.
+    fn before_evidence(&mut self) -> Option<Judgement> {
+        let forbids = self.history.job.details.as_ref().and_then(|d| guard::state_forbids(d.state));
+        let frozen = self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
+        let because = forbids.or(frozen.then_some("its processes are frozen or stopped"));
+        self.note(Guard::JobState, because.unwrap_or("running, not frozen"), "running", because.is_some());
+        if let Some(because) = because {
+            return Some(unjudged(Guard::JobState, because.to_owned()));
+        }
+        let (age_ms, warmup_ms) = (self.age_ms(), self.rules.thresholds.warmup_ms);
+        let young = age_ms < warmup_ms;
+        self.note(Guard::Warmup, format!("age {}", human_ms(age_ms)), format!("at least {}", human_ms(warmup_ms)), young);
+        young.then(|| spared(Guard::Warmup, format!("runs for {}, warm-up is {}", human_ms(age_ms), human_ms(warmup_ms))))
+    }
+
+    /// The heart: stretches of quiet per unit, certified or not.
+    fn weigh(&mut self, series: &Series, units: &[UnitRef], limits: &Limits) -> Judgement {
+        let quiet: Vec<Stretch> = (0..units.len()).map(|u| series.stretch(u, |l| l != Level::Busy)).collect();
+        let dead: Vec<Stretch> =
+            (0..units.len()).map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin))).collect();
+        for (u, unit) in units.iter().enumerate() {
+            self.units.push(UnitAssessment {
+                unit: unit.clone(),
+                level: series.levels.last().map(|l| l[u]),
+                quiet_ms: series.certified_ms(quiet[u].from),
+                ended: Some(quiet[u].ended.clone()),
+            });
+        }
+        self.evidence_notes(series, &quiet, limits);
+        let shortest = |s: &[Stretch]| s.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
+        let all: Vec<usize> = (0..units.len()).collect();
+        for from in [shortest(&dead), shortest(&quiet)] {
+            if let Ok(evidence) = window::certify(series, from, self.now.boot) {
+                self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
+                return self.found(series, units, &all, Scope::Whole, evidence);
+            }
+        }
+        self.part(series, units, &dead).unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
+    }
+
+    /// Some units dead for a full window among others that work.
+    fn part(&mut self, series: &Series, units: &[UnitRef], dead: &[Stretch]) -> Option<Judgement> {
+        let certified = |u: &usize| window::certify(series, dead[*u].from, self.now.boot).is_ok();
+        let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
+        let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
+        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
+        if wasted.is_empty() || !others_work {
+            return None;
+        }
+        let from = wasted.iter().map(|&u| dead[u].from).max()?;
+        let evidence = window::certify(series, from, self.now.boot).ok()?;
+        self.note(Guard::WholeJob, format!("{} of {} units quiet", wasted.len(), units.len()), "all of them", true);
+        let named: Vec<UnitRef> = wasted.iter().map(|&u| units[u].clone()).collect();
+        Some(self.found(series, &named, &wasted, Scope::Part, evidence))
+    }
+
+    fn found(&mut self, series: &Series, named: &[UnitRef], units: &[usize], scope: Scope, evidence: Evidence) -> Judgement {
+        let first = &series.ticks[evidence.since_tick()];
+        let signature = signature::classify(series, &evidence, units, &self.rules.thresholds);
+        let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
+        let (cap, capped_by) = self.cap(series, units, scope, signature);
+        Judgement::Breaching(Box::new(Finding {
+            signature,
+            scope,
+            units: named.to_vec(),
+            since: first.at,
+            since_wall: self.now.wall_of(first.at),
+            since_run: first.run,
+            established_for_ms: evidence.certified_ms() - window_ms,
+            cap,
+            capped_by,
+            evidence,
+        }))
+    }
+
+    /// The most this finding may ask for, and who says so.
+    fn cap(&mut self, series: &Series, units: &[usize], scope: Scope, signature: Signature) -> (Verdict, Option<(Guard, String)>) {
+        let mut capped = None;
+        let most = signature.most();
+        let by_signature = format!("`{signature}` may ask for {most} at most");
+        self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
+        if most == Verdict::Alert {
+            capped = Some((Guard::SignatureCap, by_signature));
+        }
+        if scope == Scope::Part {
+            capped = Some((Guard::WholeJob, "other units of the job work".to_owned()));
+        }
+        if let Some(because) = self.never_active(series) {
+            capped = Some((Guard::Warmup, because));
+        }
+        if signature == Signature::Hung {
+            if let Some(because) = self.host_activity(series, units) {
+                capped = Some((Guard::HostActivity, because));
+            }
+        }
+        (if capped.is_some() { Verdict::Alert } else { most }, capped)
+    }
+
+    fn never_active(&mut self, series: &Series) -> Option<String> {
+        let active = self.history.job.first_activity.is_some()
+            || series.levels.iter().flatten().any(|l| *l == Level::Busy);
+        let grace_ms = self.rules.thresholds.first_activity_grace_ms;
+        let holds = !active && self.age_ms() < grace_ms;
+        holds.then(|| {
+            let because = format!("never active yet, and only {} old", human_ms(self.age_ms()));
+            self.note(Guard::Warmup, because.clone(), format!("only alerted on until {}", human_ms(grace_ms)), true);
+            because
+        })
+    }
+
+    fn host_activity(&mut self, series: &Series, units: &[usize]) -> Option<String> {
+        let activity = host_activity(series, units);
+        let (saw, held) = match &activity {
+            Reading::Measured(a) => (a.words(), a.works()),
+            Reading::Absent(why) => (format!("not readable: {}", why.words()), false),
+        };
+        self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
+        held.then(|| format!("a CPU phase: {saw}"))
+    }
+
+    fn evidence_notes(&mut self, series: &Series, quiet: &[Stretch], limits: &Limits) {
+        let window = human_ms(limits.window_ms);
+        let shortest_ms = quiet.iter().map(|s| series.certified_ms(s.from)).min().unwrap_or(0);
+        let short = shortest_ms < limits.window_ms;
+        self.note(Guard::Window, format!("quiet for {}", human_ms(shortest_ms)), format!("at least {window}"), short);
+        let highest = series.ticks[series.window_start()..].iter().flat_map(|t| {
+            t.units.iter().filter_map(|o| level::peak(o.sm_util, &o.sm_peak).measured().map(|p| p.get()))
+        });
+        let saw = highest.max().map_or("no readable utilization in the window".to_owned(), |p| format!("peak {p} %"));
+        let busy = quiet.iter().any(|s| matches!(s.ended, Ended::Work { .. })) && short;
+        self.note(Guard::Peak, saw, format!("below {} %", self.rules.thresholds.util_pct), busy);
+        let sparse = quiet.iter().any(|s| s.ended == Ended::Sparse) && short;
+        let every = human_ms(limits.cadence.median_ms);
+        self.note(Guard::Sparse, format!("runs every {every}"), "up to 45 s, or ring or energy agree", sparse);
+        let by_energy = |s: &Stretch| {
+            matches!(s.ended, Ended::Work { peak_pct: Reading::Measured(p), .. } if p < self.rules.thresholds.util_pct)
+        };
+        let worked = quiet.iter().any(by_energy) && short;
+        let saw = if worked { "an interval's mean power well above the floor" } else { "no interval well above the floor" };
+        self.note(Guard::Energy, saw, "1.25 times the card's own floor with a context", worked);
+        let hole = quiet.iter().find_map(|s| if let Ended::Hole(ms) = s.ended { Some(ms) } else { None });
+        let saw = hole.map_or("no hole".to_owned(), |ms| format!("a hole of {}", human_ms(ms)));
+        self.note(Guard::Gap, saw, format!("at most {}", human_ms(limits.gap_ms)), hole.is_some() && short);
+    }
+
+    /// No full window: alive where work was seen, else not judged, with what is lacking.
+    fn not_established(&self, series: &Series, quiet: &[Stretch], units: &[UnitRef], limits: &Limits) -> Judgement {
+        let newest = quiet.iter().enumerate().filter_map(|(u, s)| match s.ended {
+            Ended::Work { at, peak_pct } => Some((at, peak_pct, u)),
+            _ => None,
+        });
+        let window_ms = limits.window_ms;
+        if let Some((at, peak_pct, u)) = newest.max_by_key(|(at, _, _)| *at) {
+            let ago_ms = self.now.boot.since_ms(at);
+            if ago_ms <= window_ms {
+                let by_energy = "power well above its floor".to_owned();
+                let how = match peak_pct {
+                    Reading::Measured(p) if p >= self.rules.thresholds.util_pct => format!("{p} %"),
+                    _ => by_energy,
+                };
+                let when = if ago_ms == 0 { "now".to_owned() } else { format!("{} ago", human_ms(ago_ms)) };
+                return Judgement::Alive { because: format!("GPU {} at {how} {when}", units[u].index) };
+            }
+        }
+        let from = quiet.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
+        let culprit = quiet.iter().position(|s| s.from == from);
+        let lacking = window::certify(series, from, self.now.boot).err();
+        self.lacking(lacking, culprit.map(|u| (&quiet[u].ended, &units[u])), limits)
+    }
+
+    fn lacking(&self, lacking: Option<Lacking>, ended: Option<(&Ended, &UnitRef)>, limits: &Limits) -> Judgement {
+        let window = human_ms(limits.window_ms);
+        match (lacking, ended) {
+            (Some(Lacking::Stale(i64::MAX)), _) => unjudged(Guard::Gap, "no sample of this job run yet".to_owned()),
+            (_, Some((Ended::Unreadable(why), unit))) => {
+                unjudged(Guard::Peak, format!("utilization of GPU {} not readable: {}", unit.index, self.why_unreadable(*why)))
+            }
+            (Some(Lacking::Stale(ms)), _) => unjudged(Guard::Gap, format!("the last sample is {} old", human_ms(ms))),
+            (_, Some((Ended::Hole(ms), _))) => {
+                unjudged(Guard::Gap, format!("a hole of {} in the samples; a new window of {window} has begun", human_ms(*ms)))
+            }
+            (_, Some((Ended::Frozen, _))) => {
+                unjudged(Guard::JobState, format!("was suspended or frozen; a new window of {window} has begun"))
+            }
+            (_, Some((Ended::Sparse, _))) => unjudged(
+                Guard::Sparse,
+                "runs come too rarely for instants, and neither ring nor energy covers the time between".to_owned(),
+            ),
+            (Some(Lacking::Few(n)), _) => {
+                unjudged(Guard::Window, format!("{n} samples, a window needs {}", limits.min_samples))
+            }
+            (Some(Lacking::Short(ms)), _) => {
+                unjudged(Guard::Window, format!("{} of a window of {window} so far", human_ms(ms)))
+            }
+            (None, _) => unjudged(Guard::Window, "no full window".to_owned()),
+        }
+    }
+
+    fn why_unreadable(&self, why: Absence) -> String {
+        let mig = self.history.ticks.last().is_some_and(|t| {
+            t.units.iter().any(|o| o.mig == Reading::Measured(crate::model::MigMode::Enabled))
+        });
+        if mig && why == Absence::NotSupported { "not supported under MIG".to_owned() } else { why.words().to_owned() }
+    }
+
+    /// Guards that speak only once there is a finding: what exemptions could not decide.
+    fn after_evidence(&mut self, outcome: Judgement, exempt: Exempt) -> Judgement {
+        match (&outcome, exempt) {
+            (Judgement::Breaching(_), Exempt::CannotSay(why)) => {
+                self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
+                unjudged(Guard::Exemption, format!("whether it is exempt cannot be said: {why}"))
+            }
+            (_, Exempt::No(why)) => {
+                self.note(Guard::Exemption, why, "configured exemptions", false);
+                outcome
+            }
+            _ => outcome,
+        }
+    }
+}
+
+/// What the job's processes did beside its GPUs over the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct HostActivity {
+    cores: f64,
+    processes: u32,
+    written_bytes_per_s: f64,
+}
+
+impl HostActivity {
+    fn works(&self) -> bool {
+        self.cores > 1.5 * f64::from(self.processes.max(1)) || self.written_bytes_per_s > 1_048_576.0
+    }
+
+    fn words(&self) -> String {
+        let mib = self.written_bytes_per_s / 1_048_576.0;
+        format!("{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written", self.cores, self.processes)
+    }
+}
+
+fn host_activity(series: &Series, units: &[usize]) -> Reading<HostActivity> {
+    let window = &series.ticks[series.window_start()..];
+    let (Some(first), Some(last)) = (window.first(), window.last()) else { return Reading::Absent(Absence::NoData) };
+    let elapsed_ms = last.at.since_ms(first.at);
+    if elapsed_ms <= 0 {
+        return Reading::Absent(Absence::NoData);
+    }
+    let rise = |from: Reading<u64>, to: Reading<u64>| {
+        from.and_then(|from| to.and_then(|to| match to.checked_sub(from) {
+            Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
+            None => Reading::Absent(Absence::CounterReset),
+        }))
+    };
+    let count = |u: &usize| last.units[*u].processes.measured().map_or(0, |p| p.compute);
+    let processes = units.iter().map(count).sum();
+    rise(first.job.cpu_ms, last.job.cpu_ms).map(|cores| HostActivity {
+        cores,
+        processes,
+        // Unreadable writes soften nothing; they never create a verdict.
+        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes).measured().map_or(0.0, |r| r * 1000.0),
+    })
+}

@@ -1,0 +1,270 @@
+//! What a window is, and when it is certified: enough samples per unit, no hole, fresh, one boot and one job
+//! run, every reading that the rule needs measured. [`certify`] is the only maker of [`Evidence`].
+
+use super::level::{self, Floors, Level};
+use super::{Auto, Thresholds};
+use crate::model::{Cadence, JobHistory, Tick};
+use crate::reading::{Absence, Reading};
+use crate::units::{BootMs, Milliwatts, human_ms};
+
+/// Up to this cadence instants are evidence; slower, the ring or the energy counter must agree.
+const INSTANT_CADENCE_MS: i64 = 45_000;
+
+/// The numbers a window is held against, as this node's real cadence makes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a breach must hold.
+    pub window_ms: i64,
+    /// The longest step between samples that is no hole.
+    pub gap_ms: i64,
+    /// Samples per unit within a window.
+    pub min_samples: u32,
+    /// The cadence they come from.
+    pub cadence: Cadence,
+    /// Configured numbers that this cadence can never meet, in words: what was taken instead.
+    pub adapted: Vec<String>,
+}
+
+/// Limits for a cadence. Configured numbers that could never be met are replaced, and said so.
+pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
+    let mut adapted = Vec::new();
+    let slow_ms = cadence.p90_ms.max(1);
+    let mut window_ms = thresholds.window_ms;
+    // Three steps and a hole of two must fit, else no window could ever hold four samples.
+    if window_ms < 6 * slow_ms && thresholds.max_sample_gap == Auto::Auto {
+        window_ms = 6 * slow_ms;
+        adapted.push(format!(
+            "`thresholds.window` is {} but runs come every {}; judged over {}",
+            human_ms(thresholds.window_ms),
+            human_ms(slow_ms),
+            human_ms(window_ms)
+        ));
+    }
+    let auto_gap_ms = (3 * slow_ms).max(90_000).min(window_ms / 3).max(slow_ms + slow_ms / 2);
+    let gap_ms = match thresholds.max_sample_gap {
+        Auto::Set(set) if set < slow_ms => {
+            adapted.push(format!(
+                "`thresholds.max_sample_gap` is {} but runs come every {}; {} was taken",
+                human_ms(set),
+                human_ms(slow_ms),
+                human_ms(auto_gap_ms)
+            ));
+            auto_gap_ms
+        }
+        Auto::Set(set) => set,
+        Auto::Auto => auto_gap_ms,
+    };
+    let fits = (window_ms / cadence.median_ms.max(1)).clamp(0, i64::from(u32::MAX)) as u32;
+    let auto_samples = (fits.saturating_mul(7) / 10).max(3);
+    let min_samples = match thresholds.min_samples {
+        Auto::Set(set) if set > fits.saturating_add(1) => {
+            adapted.push(format!(
+                "`thresholds.min_samples` is {set} but a window of {} holds {fits}; {auto_samples} was taken",
+                human_ms(window_ms)
+            ));
+            auto_samples
+        }
+        Auto::Set(set) => set,
+        Auto::Auto => auto_samples,
+    };
+    Limits { window_ms, gap_ms, min_samples, cadence, adapted }
+}
+
+/// Why a stretch does not reach further back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The unit worked at this instant, at this peak (percent; 0: by its energy alone).
+    Work {
+        /// When.
+        at: BootMs,
+        /// Peak utilization then.
+        peak_pct: Reading<u32>,
+    },
+    /// Samples of the warm-up are not used.
+    Warmup,
+    /// A hole of so many milliseconds.
+    Hole(i64),
+    /// A reading that the rule needs is absent.
+    Unreadable(Absence),
+    /// The job was frozen or stopped.
+    Frozen,
+    /// A slow cadence without agreement of ring or energy.
+    Sparse,
+}
+
+/// An uninterrupted run of ticks up to now in which a unit stayed below a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Index of its oldest tick; ticks.len() where it holds none.
+    pub from: usize,
+    /// Why it starts there.
+    pub ended: Ended,
+}
+
+/// The levels and intervals of a history, computed once.
+pub struct Series<'a> {
+    /// The ticks, oldest first.
+    pub ticks: &'a [Tick],
+    /// Per unit its floors.
+    pub floors: Vec<Floors>,
+    /// Per tick, per unit: the level.
+    pub levels: Vec<Vec<Level>>,
+    /// Per tick, per unit: mean power since the tick before.
+    pub means: Vec<Vec<Reading<Milliwatts>>>,
+    /// Milliseconds of holes before each tick that the counters prove idle: the clock stands still there.
+    paused_ms: Vec<i64>,
+    warm_from: BootMs,
+    limits: &'a Limits,
+}
+
+impl<'a> Series<'a> {
+    /// Reads the history through the thresholds.
+    pub fn new(history: &'a JobHistory, units: usize, thresholds: &Thresholds, limits: &'a Limits) -> Series<'a> {
+        let ticks = &history.ticks[..];
+        let floors: Vec<Floors> = (0..units).map(|u| level::floors(ticks, u)).collect();
+        let means: Vec<Vec<_>> = (0..ticks.len())
+            .map(|t| match t.checked_sub(1) {
+                Some(before) => (0..units).map(|u| level::mean_power(&ticks[before], &ticks[t], u)).collect(),
+                None => vec![Reading::Absent(Absence::NotRecorded); units],
+            })
+            .collect();
+        let levels = (0..ticks.len())
+            .map(|t| (0..units).map(|u| level::level(&ticks[t], u, means[t][u], &floors[u], thresholds)).collect())
+            .collect();
+        let warm_from = BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms));
+        let mut series = Series { ticks, floors, levels, means, paused_ms: Vec::new(), warm_from, limits };
+        series.paused_ms = (0..ticks.len()).map(|t| series.proven_idle_hole(t)).collect();
+        series
+    }
+
+    /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole.
+    fn proven_idle_hole(&self, t: usize) -> i64 {
+        let step = self.step_ms(t);
+        let rested = |u: usize| match (self.means[t][u], level::floor_at(&self.ticks[t].units[u], &self.floors[u])) {
+            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
+            _ => false,
+        };
+        if step > self.limits.gap_ms && (0..self.floors.len()).all(rested) { step } else { 0 }
+    }
+
+    fn step_ms(&self, t: usize) -> i64 {
+        match t.checked_sub(1) {
+            Some(before) => self.ticks[t].at.since_ms(self.ticks[before].at),
+            None => 0,
+        }
+    }
+
+    /// How far back from now the unit satisfied `below` without interruption.
+    pub fn stretch(&self, unit: usize, below: impl Fn(Level) -> bool) -> Stretch {
+        let mut from = self.ticks.len();
+        for t in (0..self.ticks.len()).rev() {
+            let tick = &self.ticks[t];
+            let level = self.levels[t][unit];
+            let ended = if tick.at < self.warm_from {
+                Some(Ended::Warmup)
+            } else if tick.job.frozen == Reading::Measured(true) {
+                Some(Ended::Frozen)
+            } else if let Level::Unreadable(why) = level {
+                Some(Ended::Unreadable(why))
+            } else if !below(level) {
+                let peak_pct = level::peak(tick.units[unit].sm_util, &tick.units[unit].sm_peak).map(|p| p.get());
+                Some(Ended::Work { at: tick.at, peak_pct })
+            } else {
+                None
+            };
+            if let Some(ended) = ended {
+                return Stretch { from, ended };
+            }
+            from = t;
+            if t > 0 {
+                if let Some(ended) = self.interval_before(t, unit) {
+                    return Stretch { from, ended };
+                }
+            }
+        }
+        Stretch { from, ended: Ended::Warmup }
+    }
+
+    /// Whether the time between tick `t - 1` and `t` is itself evidence.
+    fn interval_before(&self, t: usize, unit: usize) -> Option<Ended> {
+        let step = self.step_ms(t);
+        if step > self.limits.gap_ms || step <= 0 {
+            return (self.paused_ms[t] == 0).then_some(Ended::Hole(step));
+        }
+        let seen = &self.ticks[t].units[unit];
+        let ring_agrees = matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
+        let energy_agrees = match (self.means[t][unit], level::floor_at(seen, &self.floors[unit])) {
+            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
+            _ => false,
+        };
+        let instants_suffice = self.limits.cadence.median_ms <= INSTANT_CADENCE_MS;
+        (!instants_suffice && !ring_agrees && !energy_agrees).then_some(Ended::Sparse)
+    }
+
+    /// Index of the oldest tick of the newest window.
+    pub fn window_start(&self) -> usize {
+        let Some(newest) = self.ticks.last() else { return 0 };
+        self.ticks.partition_point(|tick| newest.at.since_ms(tick.at) > self.limits.window_ms)
+    }
+
+    /// Certified time from tick `from` to the newest one: holes proven idle do not count.
+    pub fn certified_ms(&self, from: usize) -> i64 {
+        let Some(newest) = self.ticks.last() else { return 0 };
+        let Some(oldest) = self.ticks.get(from) else { return 0 };
+        newest.at.since_ms(oldest.at) - self.paused_ms.get(from + 1..).map_or(0, |p| p.iter().sum())
+    }
+}
+
+/// A full window of measured readings without a hole. Only [`certify`] makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    since: usize,
+    certified_ms: i64,
+    samples: u32,
+}
+
+impl Evidence {
+    /// Index of the first tick of the breach.
+    pub fn since_tick(&self) -> usize {
+        self.since
+    }
+
+    /// Certified breaching time up to now; at least a window.
+    pub fn certified_ms(&self) -> i64 {
+        self.certified_ms
+    }
+
+    /// Samples per unit within the breach.
+    pub fn samples(&self) -> u32 {
+        self.samples
+    }
+}
+
+/// What a window lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// No sample of this run, or the last one is older than the gap: so many milliseconds.
+    Stale(i64),
+    /// So many milliseconds of the window are certified so far.
+    Short(i64),
+    /// So many samples.
+    Few(u32),
+}
+
+/// Certifies the stretch that begins at tick `from` as a full window up to `now`.
+pub fn certify(series: &Series, from: usize, now: BootMs) -> Result<Evidence, Lacking> {
+    let Some(newest) = series.ticks.last() else { return Err(Lacking::Stale(i64::MAX)) };
+    let age_ms = now.since_ms(newest.at);
+    if age_ms > series.limits.gap_ms || age_ms < 0 {
+        return Err(Lacking::Stale(age_ms));
+    }
+    let certified_ms = series.certified_ms(from);
+    if certified_ms < series.limits.window_ms {
+        return Err(Lacking::Short(certified_ms));
+    }
+    let samples = (series.ticks.len() - from) as u32;
+    if samples < series.limits.min_samples {
+        return Err(Lacking::Few(samples));
+    }
+    Ok(Evidence { since: from, certified_ms, samples })
+}
