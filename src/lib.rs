@@ -6,6 +6,8 @@
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod deliver;
+pub mod lock;
 pub mod mode;
 pub mod model;
 pub mod policy;

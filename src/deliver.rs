@@ -1,0 +1,3 @@
+//! Telling people. Nothing here decides, and nothing here may hang or fail a run.
+
+pub mod journal;

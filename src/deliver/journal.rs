@@ -1,0 +1,68 @@
+//! Structured events for the journal (`journalctl -t gpu-reaper-hc GPU_REAPER_JOB=4242`), standard error where
+//! there is no journal. A wedged journald can never hang a run: its socket is probed without blocking first.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// Whether journald takes datagrams now. tracing-journald's own socket blocks, and one that is bound but not read
+/// would hang every run from the eleventh on (measured; facts of the crates).
+fn takes_datagrams(socket: &Path) -> bool {
+    let Ok(probe) = UnixDatagram::unbound() else { return false };
+    probe.set_nonblocking(true).is_ok() && probe.send_to(&[], socket).is_ok()
+}
+
+/// Standard error whose every failure is ignored: under slurmd it may be a pipe without a reader.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sets the process's subscriber up: the journal where it listens, else standard error.
+pub fn init() {
+    if takes_datagrams(Path::new(SOCKET)) {
+        if let Ok(layer) = tracing_journald::layer() {
+            let layer = layer
+                .with_syslog_identifier("gpu-reaper-hc".to_owned())
+                .with_field_prefix(Some("GPU_REAPER".to_owned()));
+            let _ = tracing_subscriber::registry().with(layer).try_init();
+            return;
+        }
+    }
+    let to_stderr = tracing_subscriber::fmt::layer()
+        .with_writer(|| Stderr)
+        .without_time()
+        .with_target(false)
+        .with_ansi(false);
+    let _ = tracing_subscriber::registry().with(to_stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_journal_and_a_journal_that_nobody_reads_are_told_without_waiting() {
+        // tokio-rs/tracing#2079 (LG-01): no journald socket.
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        assert!(!takes_datagrams(&socket));
+        let unread = UnixDatagram::bind(&socket).unwrap();
+        let taken = (0..10_000).take_while(|_| takes_datagrams(&socket)).count();
+        assert!(taken > 0 && taken < 10_000, "the queue of an unread socket fills: {taken}");
+        drop(unread);
+        assert!(!takes_datagrams(&socket));
+    }
+}

@@ -1,0 +1,181 @@
+//! One health-check run at a time per node name, and a mark that outlives a kill: the lock file holds the phase
+//! in progress, so that the next run knows what the last one died of. The lock is the kernel's and goes with
+//! the process; a file left behind blocks nobody.
+
+use crate::model::Now;
+use crate::units::{BootMs, WallMs};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What a run that ended early was doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// The boot it ran on.
+    pub boot_id: String,
+    /// When it began.
+    pub boot: BootMs,
+    /// The same on the wall clock.
+    pub wall: WallMs,
+    /// Its last phase.
+    pub phase: String,
+}
+
+/// The held lock.
+#[derive(Debug)]
+pub struct RunLock {
+    file: File,
+    head: String,
+    written: usize,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum Taken {
+    /// Ours; with what the run before was doing when it was killed, if it was.
+    Ours(RunLock, Option<Killed>),
+    /// Another run holds it: this one was counted and has nothing to do.
+    Busy,
+}
+
+const DONE: &str = "done";
+const POLL: Duration = Duration::from_millis(20);
+
+/// Takes `run.lock` in `dir`, waiting at most `wait` for a run in progress. A run that gives up leaves one line
+/// in `overlap`, which the next one counts.
+pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
+    let path = dir.join("run.lock");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(&path)?;
+    let until = Instant::now() + wait;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(POLL),
+            Err(TryLockError::WouldBlock) => {
+                count_overlap(dir, now)?;
+                return Ok(Taken::Busy);
+            }
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
+    let killed = read_mark(&file);
+    let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
+    let mut lock = RunLock { file, head, written: 0 };
+    lock.phase("start");
+    Ok(Taken::Ours(lock, killed))
+}
+
+fn overlap_path(dir: &Path) -> PathBuf {
+    dir.join("overlap")
+}
+
+fn count_overlap(dir: &Path, now: &Now) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+    options.open(overlap_path(dir))?.write_all(format!("{}\n", now.boot.0).as_bytes())
+}
+
+/// How many runs found the lock held since this was last asked. Held under the lock only.
+pub fn take_overlaps(dir: &Path) -> u32 {
+    // Renamed first, so that a run that gives up meanwhile is counted next time instead of lost.
+    let taken = dir.join("overlap.counted");
+    if std::fs::rename(overlap_path(dir), &taken).is_err() {
+        return 0;
+    }
+    let lines = std::fs::read(&taken).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count());
+    let _ = std::fs::remove_file(&taken);
+    u32::try_from(lines).unwrap_or(u32::MAX)
+}
+
+fn read_mark(file: &File) -> Option<Killed> {
+    let mut text = [0u8; 256];
+    let n = file.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..n]).ok()?;
+    let mut words = text.lines().next()?.split(' ');
+    let (boot_id, boot, wall, phase) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    (phase != DONE).then_some(())?;
+    Some(Killed {
+        boot_id: boot_id.to_owned(),
+        boot: BootMs(boot.parse().ok()?),
+        wall: WallMs(wall.parse().ok()?),
+        phase: phase.to_owned(),
+    })
+}
+
+impl RunLock {
+    /// Marks the phase in progress. A disk that refuses the mark costs the mark, never the run.
+    pub fn phase(&mut self, phase: &str) {
+        let mut line = format!("{} {phase}\n", self.head);
+        let length = line.len();
+        // Blanks over the rest of a longer mark: one write, never a torn line.
+        line.extend(std::iter::repeat_n(' ', self.written.saturating_sub(length)));
+        self.written = length;
+        let _ = self.file.write_all_at(line.as_bytes(), 0);
+    }
+
+    /// The run ended by itself.
+    pub fn finish(mut self) {
+        self.phase(DONE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(boot_ms: i64) -> Now {
+        Now { boot_id: "b".to_owned(), boot: BootMs(boot_ms), wall: WallMs(1_000_000 + boot_ms) }
+    }
+
+    fn ours(taken: Taken) -> (RunLock, Option<Killed>) {
+        match taken {
+            Taken::Ours(lock, killed) => (lock, killed),
+            Taken::Busy => panic!("busy"),
+        }
+    }
+
+    #[test]
+    fn a_killed_run_is_seen_with_its_phase_and_a_finished_one_is_not() {
+        // mej/nhc#161 (RT-01): killed at the time limit with no clue what it was doing.
+        let dir = tempfile::tempdir().unwrap();
+        let (mut lock, before) = ours(take(dir.path(), Duration::ZERO, &now(5)).unwrap());
+        assert_eq!(before, None);
+        lock.phase("observe-and-much-longer");
+        lock.phase("act");
+        drop(lock);
+        // celerity/slurmactiond#4 (RT-04): the file is still there, the lock is not.
+        let (lock, before) = ours(take(dir.path(), Duration::ZERO, &now(9)).unwrap());
+        let before = before.unwrap();
+        assert_eq!((before.phase.as_str(), before.boot), ("act", BootMs(5)));
+        lock.finish();
+        let (_lock, before) = ours(take(dir.path(), Duration::ZERO, &now(12)).unwrap());
+        assert_eq!(before, None);
+    }
+
+    #[test]
+    fn runs_that_find_the_lock_held_are_counted_once() {
+        // vamseeachanta/workspace-hub#3463 (RT-02): overlapping runs pile up.
+        let dir = tempfile::tempdir().unwrap();
+        let held = take(dir.path(), Duration::ZERO, &now(1)).unwrap();
+        for at in 2..5 {
+            assert!(matches!(take(dir.path(), Duration::ZERO, &now(at)).unwrap(), Taken::Busy));
+        }
+        assert_eq!(take_overlaps(dir.path()), 3);
+        assert_eq!(take_overlaps(dir.path()), 0);
+        drop(held);
+    }
+
+    #[test]
+    fn a_torn_or_foreign_mark_is_no_killed_run() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["", "x", "a b c d", "b 1 2\n", "\u{ff} 1 2 act"] {
+            std::fs::write(dir.path().join("run.lock"), text).unwrap();
+            let (_lock, before) = ours(take(dir.path(), Duration::ZERO, &now(1)).unwrap());
+            assert_eq!(before, None, "{text:?}");
+        }
+    }
+}
