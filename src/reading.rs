@@ -132,6 +132,8 @@ absences! {
     SourceFailed = 18, "source_failed", "the source failed";
     /// A cumulative counter cannot speak for this interval: it went back, or boot or driver changed.
     CounterReset = 19, "counter_reset", "the counter started anew";
+    /// More than one job holds the unit (shards, MPS): whose reading it is cannot be said.
+    Shared = 20, "shared", "more than one job holds it";
 }
 
 impl<T: Serialize> Serialize for Reading<T> {

@@ -1,0 +1,135 @@
+//! The look before the deed: Slurm says this very job run is RUNNING here and alone here, nobody has pulled the
+//! brake, the node is ours to touch, and the GPUs, read once more, are still quiet. Any doubt, or no answer, is
+//! a reason to withhold.
+
+use super::Desk;
+use crate::model::{GpuReport, JobDetails, JobRun, JobState, StartSource};
+use crate::policy::guard::{Exempt, exempt};
+use crate::policy::stage::CancelWarrant;
+use crate::policy::{Finding, Rules, level};
+use crate::reading::Reading;
+use crate::slurm::{Answer, NodeStatus};
+
+/// Looks again.
+pub struct Look<'a> {
+    /// Who is left alone.
+    pub rules: &'a Rules,
+    /// Reads the GPUs once more, bounded in time.
+    pub gpus: &'a mut dyn FnMut() -> Reading<GpuReport>,
+    /// `act.admin_comment`.
+    pub admin_comment: bool,
+}
+
+impl Look<'_> {
+    /// Everything a drain needs to be true now. Gives the node as it was.
+    pub fn before_drain(&mut self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<NodeStatus, String> {
+        self.job_is_the_judged_one(job, finding, desk)?;
+        brake_is_off(desk)?;
+        let node = told(desk.slurm.node(), "the node's state")?;
+        if node.is_drained() {
+            return Err(format!("the node is already drained by somebody else: {}", node.words()));
+        }
+        if !node.is_plain() {
+            return Err(format!("the node is {}", node.words()));
+        }
+        self.gpus_are_quiet(finding)?;
+        Ok(node)
+    }
+
+    /// Everything a cancel needs to be true now. Gives the id that scancel takes.
+    pub fn before_cancel(&mut self, job: &JobRun, warrant: &CancelWarrant, desk: &Desk) -> Result<String, String> {
+        let details = self.job_is_the_judged_one(job, warrant.finding(), desk)?;
+        if details.is_het() {
+            return Err("a component of a heterogeneous job; ending it would end the others".to_owned());
+        }
+        brake_is_off(desk)?;
+        let node = told(desk.slurm.node(), "the node's state")?;
+        let reason = warrant.drain().reason.as_deref().unwrap_or_default();
+        if !node.is_drained_as(reason) {
+            return Err(format!("our drain no longer stands: the node is {}", node.words()));
+        }
+        self.gpus_are_quiet(warrant.finding())?;
+        Ok(details.display_id)
+    }
+
+    fn job_is_the_judged_one(&self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<JobDetails, String> {
+        let Some(details) = told(desk.slurm.job(job.registration.job), "the job")? else {
+            return Err("Slurm no longer lists the job".to_owned());
+        };
+        if details.state != JobState::Running {
+            return Err(format!("Slurm says the job is {:?}", details.state).to_lowercase());
+        }
+        same_run(job, &details)?;
+        if details.nodes != Reading::Measured(1) {
+            return Err("Slurm does not say that the job runs on this node alone".to_owned());
+        }
+        let mut looked = job.clone();
+        looked.details = Some(self.with_name(details.clone(), desk)?);
+        let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
+        match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
+            Exempt::No(_) => Ok(details),
+            Exempt::Yes(why) => Err(format!("exempt by {why}")),
+            Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
+        }
+    }
+
+    /// The name, asked for only where an exemption needs it.
+    fn with_name(&self, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
+        if self.rules.exemptions.name_pattern.is_some() {
+            details.name = Reading::Measured(told(desk.slurm.name(&details.display_id), "the job's name")?);
+        }
+        Ok(details)
+    }
+
+    fn gpus_are_quiet(&mut self, finding: &Finding) -> Result<(), String> {
+        let report = match (self.gpus)() {
+            Reading::Measured(report) => report,
+            Reading::Absent(why) => return Err(format!("the GPUs could not be read once more: {}", why.words())),
+        };
+        for unit in &finding.units {
+            let seen = report.units.iter().find(|s| s.identity.uuid.measured() == Some(&unit.uuid));
+            let Some(seen) = seen else { return Err(format!("GPU {} is no longer listed", unit.index)) };
+            match level::peak(seen.readings.sm_util, &seen.readings.sm_peak) {
+                Reading::Measured(peak) if peak.get() < self.rules.thresholds.util_pct => {}
+                Reading::Measured(peak) => return Err(format!("GPU {} works again: {peak}", unit.index)),
+                Reading::Absent(why) => return Err(format!("GPU {} not readable: {}", unit.index, why.words())),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// No reservation of the brake's name exists.
+fn brake_is_off(desk: &Desk) -> Result<(), String> {
+    match told(desk.slurm.brake(), "the brake")? {
+        false => Ok(()),
+        true => Err("the reservation `gpu-reaper-stop` exists: every node is stopped".to_owned()),
+    }
+}
+
+/// Guarded against a requeue between finding and deed: same restart count and same start, where each is known.
+fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
+    let r = &job.registration;
+    match details.restart {
+        Reading::Measured(n) if n != r.restart => {
+            return Err(format!("requeued meanwhile: restart {n}, judged was {}", r.restart));
+        }
+        Reading::Measured(_) => {}
+        Reading::Absent(_) if r.start.source == StartSource::Slurm => {}
+        Reading::Absent(why) => return Err(format!("its restart count is not known: {}", why.words())),
+    }
+    let registered_s = r.start.wall.0.div_euclid(1000);
+    let same = match r.start.source {
+        StartSource::Slurm => details.start_unix_s == registered_s,
+        // The Prolog of Slurm before 23.02 knows no start time; it ran after the start. A second of rounding.
+        StartSource::Registration => details.start_unix_s <= registered_s + 1,
+    };
+    if same { Ok(()) } else { Err(format!("another start: {} in Slurm, {registered_s} judged", details.start_unix_s)) }
+}
+
+fn told<T>(answer: Answer<T>, what: &str) -> Result<T, String> {
+    match answer {
+        Answer::Told(value) => Ok(value),
+        other => Err(format!("{what} could not be confirmed: {}", other.words())),
+    }
+}

@@ -1,0 +1,204 @@
+//! Which units a job run holds: GRES index to device file to minor to UUID, or the UUIDs that Slurm gave. A mapping
+//! that cannot be completed is unknown, never guessed; a unit that two jobs claim belongs to neither.
+
+use crate::model::{GpuClaim, GpuReport, JobRun, JobRunId, UnitKind, UnitRef};
+use crate::reading::{Absence, Reading};
+use crate::units::{DeviceMinor, GresIndex, NvmlIndex, UnitUuid};
+use std::collections::HashMap;
+
+/// A unit as this node knows it, from this run's report or from an earlier one of this boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The key.
+    pub uuid: UnitUuid,
+    /// GPU or instance.
+    pub kind: UnitKind,
+    /// NVML index when last seen.
+    pub index: NvmlIndex,
+    /// Minor when last seen.
+    pub minor: Reading<DeviceMinor>,
+    /// Product name.
+    pub name: Reading<String>,
+}
+
+/// What slurmd's configuration says of a GRES index on this node.
+pub type MinorOf<'a> = &'a dyn Fn(GresIndex) -> Option<DeviceMinor>;
+
+/// This run's units, completed by those an earlier run of this boot saw: a card that fell off keeps its name.
+pub fn known(report: &Reading<GpuReport>, earlier: Vec<Known>) -> Vec<Known> {
+    let mut all: Vec<Known> = Vec::new();
+    if let Reading::Measured(report) = report {
+        for unit in &report.units {
+            let id = &unit.identity;
+            if let Reading::Measured(uuid) = &id.uuid {
+                all.push(Known {
+                    uuid: uuid.clone(),
+                    kind: id.kind.clone(),
+                    index: id.index,
+                    minor: id.minor,
+                    name: id.name.clone(),
+                });
+            }
+        }
+    }
+    for old in earlier {
+        if !all.iter().any(|k| k.uuid == old.uuid) {
+            all.push(old);
+        }
+    }
+    all
+}
+
+/// How many allocation units this node has, where every GPU's identity is known.
+pub fn count(known: &[Known], expected: Option<u32>) -> Reading<u32> {
+    match expected {
+        Some(n) => Reading::Measured(n),
+        None if known.is_empty() => Reading::Absent(Absence::NotRecorded),
+        None => Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32),
+    }
+}
+
+/// A GPU that is cut into instances is allocated by its instances.
+fn is_allocatable(unit: &Known, all: &[Known]) -> bool {
+    !all.iter().any(|k| matches!(&k.kind, UnitKind::Mig { parent, .. } if *parent == unit.uuid))
+}
+
+/// The units of one job run.
+fn of(job: &JobRun, known: &[Known], minor_of: Option<MinorOf>) -> Reading<Vec<UnitRef>> {
+    let mut units = Vec::new();
+    for claim in &job.registration.gpus {
+        let found = match claim {
+            GpuClaim::Uuid(uuid) => known.iter().find(|k| k.uuid == *uuid),
+            GpuClaim::Index(index) => by_index(*index, known, minor_of),
+        };
+        let Some(found) = found else { return Reading::Absent(Absence::NotListed) };
+        units.push(UnitRef { uuid: found.uuid.clone(), index: found.index, name: found.name.clone() });
+    }
+    Reading::Measured(units)
+}
+
+/// GRES index to unit. Without gres.conf's device files only where every order agrees: slurmd sorts what it detects
+/// by device file, then by PCI bus (facts of Slurm 2.2), so a card whose minor is not its NVML index, or a MIG
+/// instance, leaves the mapping unknown.
+fn by_index<'a>(index: GresIndex, known: &'a [Known], minor_of: Option<MinorOf>) -> Option<&'a Known> {
+    let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
+    match minor_of {
+        Some(minor_of) => {
+            let minor = minor_of(index)?;
+            gpus().find(|k| k.minor == Reading::Measured(minor))
+        }
+        None => {
+            let orders_agree = gpus().all(|k| k.minor == Reading::Measured(DeviceMinor(k.index.0)));
+            let no_instances = known.iter().all(|k| k.kind == UnitKind::Gpu);
+            let contiguous = gpus().count() as u32 == gpus().map(|k| k.index.0 + 1).max().unwrap_or(0);
+            (orders_agree && no_instances && contiguous).then(|| gpus().find(|k| k.index.0 == index.0)).flatten()
+        }
+    }
+}
+
+/// The units of every job run; a job one of whose units another job claims too is not attributed.
+pub fn attribute(jobs: &[JobRun], known: &[Known], minor_of: Option<MinorOf>) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
+    let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> =
+        jobs.iter().map(|job| (job.id, of(job, known, minor_of))).collect();
+    let mut holders: HashMap<UnitUuid, u32> = HashMap::new();
+    for unit in held.values().filter_map(Reading::measured).flatten() {
+        *holders.entry(unit.uuid.clone()).or_default() += 1;
+    }
+    for units in held.values_mut() {
+        let shared = matches!(units, Reading::Measured(u) if u.iter().any(|u| holders.get(&u.uuid) != Some(&1)));
+        if shared {
+            *units = Reading::Absent(Absence::Shared);
+        }
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::*;
+    use crate::units::*;
+
+    fn unit(minor: u32, index: u32) -> Known {
+        Known {
+            uuid: UnitUuid::new(&format!("GPU-{minor}")).unwrap(),
+            kind: UnitKind::Gpu,
+            index: NvmlIndex(index),
+            minor: Reading::Measured(DeviceMinor(minor)),
+            name: Reading::Absent(Absence::NotRecorded),
+        }
+    }
+
+    fn job(id: i64, gpus: &[u32]) -> JobRun {
+        let absent = || Reading::Absent(Absence::NotRecorded);
+        JobRun {
+            id: JobRunId(id),
+            registration: Registration {
+                cluster: absent(),
+                job: JobId::new(id as u64).unwrap(),
+                restart: 0,
+                sluid: absent(),
+                start: JobStart { boot: BootMs(0), wall: WallMs(0), source: StartSource::Slurm },
+                user: absent(),
+                uid: Reading::Absent(Absence::NotRecorded),
+                account: absent(),
+                partition: absent(),
+                qos: absent(),
+                nodes: Reading::Measured(1),
+                node_list: absent(),
+                het_leader: None,
+                limit_end: Reading::Absent(Absence::NotRecorded),
+                gpus: gpus.iter().map(|g| GpuClaim::Index(GresIndex(*g))).collect(),
+                by: RegisteredBy::Prolog,
+            },
+            registered: BootMs(0),
+            details: None,
+            first_activity: None,
+            last_activity: None,
+        }
+    }
+
+    fn uuids(held: &Reading<Vec<UnitRef>>) -> Vec<String> {
+        held.measured().unwrap().iter().map(|u| u.uuid.to_string()).collect()
+    }
+
+    #[test]
+    fn slurms_index_is_the_device_minor_not_nvmls_order() {
+        // PrincetonUniversity/jobstats#34, NVIDIA/nvidia-docker#1432 (ID-01): /dev/nvidia0 is NVML index 6.
+        let known: Vec<Known> = [6, 4, 5, 7, 2, 0, 1, 3].iter().enumerate().map(|(i, m)| unit(*m, i as u32)).collect();
+        let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
+        let jobs = [job(1, &[0])];
+        assert_eq!(uuids(&attribute(&jobs, &known, Some(&by_file))[&JobRunId(1)]), ["GPU-0"]);
+        // Without gres.conf nobody can say which order slurmd took.
+        assert_eq!(attribute(&jobs, &known, None)[&JobRunId(1)], Reading::Absent(Absence::NotListed));
+    }
+
+    #[test]
+    fn two_jobs_have_two_cards_whatever_their_local_index_is() {
+        // guilbaults/slurm-job-exporter#63 (ID-02): the only GPU inside a job is called 0.
+        let known: Vec<Known> = (0..4).map(|i| unit(i, i)).collect();
+        let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, None);
+        assert_eq!(uuids(&held[&JobRunId(1)]), ["GPU-0"]);
+        assert_eq!(uuids(&held[&JobRunId(2)]), ["GPU-1"]);
+    }
+
+    #[test]
+    fn a_card_that_fell_off_keeps_its_name_and_renumbers_nobody() {
+        // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): old index 2 is gone, the job's card now is index 4.
+        let before: Vec<Known> = (0..8).map(|i| unit(i, i)).collect();
+        let now: Vec<Known> = (0..8).filter(|m| *m != 2).enumerate().map(|(i, m)| unit(m, i as u32)).collect();
+        let mut all = now;
+        all.extend(before.into_iter().filter(|k| k.minor == Reading::Measured(DeviceMinor(2))));
+        let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
+        let held = attribute(&[job(5, &[5])], &all, Some(&by_file));
+        assert_eq!(uuids(&held[&JobRunId(5)]), ["GPU-5"]);
+        assert_eq!(attribute(&[job(5, &[5])], &all, None)[&JobRunId(5)], Reading::Absent(Absence::NotListed));
+    }
+
+    #[test]
+    fn a_card_with_two_holders_has_none() {
+        let known: Vec<Known> = (0..2).map(|i| unit(i, i)).collect();
+        let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, None);
+        assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
+    }
+}
