@@ -6,9 +6,9 @@ pub mod look;
 pub mod reason;
 
 use crate::ledger::{Ledger, LedgerError, NewAction};
-use crate::model::{ActionRecord, JobRun, Now, Outcome, RunId, Verdict};
+use crate::model::{ActionRecord, JobRun, JobState, Now, Outcome, RunId, Verdict};
 use crate::policy::stage::{CancelWarrant, DrainWarrant};
-use crate::slurm::{Answer, Slurm};
+use crate::slurm::{Answer, NodeStatus, Slurm};
 use look::Look;
 
 /// Where a deed is done: the books, the commands, and this run.
@@ -45,20 +45,25 @@ pub fn drain(warrant: DrainWarrant, job: &JobRun, look: &mut Look, desk: &mut De
         job,
         run: desk.run,
         now: desk.now,
-        before: &before.words(),
+        before: &before.to_string(),
         reason: Some(&reason),
         signature: finding.signature.word(),
         detail: "",
     })?;
     let told = desk.slurm.drain(&reason);
-    let (outcome, detail) = match (&told, desk.slurm.node()) {
-        (_, Answer::Told(node)) if node.is_drained_as(&reason) => (Outcome::Done, node.words()),
-        (Answer::Told(()), Answer::Told(node)) => (Outcome::Failed, format!("Slurm took it, but shows {}", node.words())),
-        (Answer::Refused { .. } | Answer::Unavailable(_), _) => (Outcome::Failed, told.words()),
-        _ => (Outcome::Unknown, told.words()),
-    };
+    let (outcome, detail) = drained(&told, desk.slurm.node(), &reason);
     desk.ledger.end_action(action, outcome, &detail)?;
     Ok(Deed::Ended(outcome, detail))
+}
+
+/// How a drain ended: seen, not believed.
+fn drained(told: &Answer<()>, seen: Answer<NodeStatus>, reason: &str) -> (Outcome, String) {
+    match (told, seen) {
+        (_, Ok(node)) if node.is_drained_as(reason) => (Outcome::Done, node.to_string()),
+        (Ok(()), Ok(node)) => (Outcome::Failed, format!("Slurm took it, but shows {node}")),
+        (Err(silence), _) => (silence.outcome(), silence.to_string()),
+        (Ok(()), Err(silence)) => (Outcome::Unknown, silence.to_string()),
+    }
 }
 
 /// Cancels exactly the job run that was judged.
@@ -89,25 +94,26 @@ pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut 
 
 /// Says why in the job's AdminComment, unless somebody else's words stand there.
 fn leave_comment(target: &str, text: &str, slurm: &Slurm) {
-    let words = match slurm.has_admin_comment(target) {
-        Answer::Told(true) => "an AdminComment is already there; it was left as it is".to_owned(),
-        Answer::Told(false) => slurm.admin_comment(target, text).words(),
-        other => other.words(),
-    };
-    tracing::info!(job = target, "AdminComment: {words}");
+    let told = slurm.has_admin_comment(target).and_then(|there| match there {
+        true => Ok("left as it is: somebody's words stand there"),
+        false => slurm.admin_comment(target, text).map(|()| "written"),
+    });
+    match told {
+        Ok(words) => tracing::info!(job = target, "AdminComment {words}"),
+        Err(silence) => tracing::warn!(job = target, "AdminComment not written: {silence}"),
+    }
 }
 
 /// Exit status 0 of scancel proves nothing: an unknown or ended job gives it too. Seen by looking.
 fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String) {
-    use crate::model::JobState::{Completing, Ended, Running};
     match (told, slurm.job(job.registration.job)) {
-        (_, Answer::Told(None)) => (Outcome::Done, "Slurm no longer lists it".to_owned()),
-        (_, Answer::Told(Some(d))) if matches!(d.state, Completing | Ended) => (Outcome::Done, format!("{:?}", d.state)),
-        (Answer::Refused { .. } | Answer::Unavailable(_), Answer::Told(Some(d))) if d.state == Running => {
-            (Outcome::Failed, told.words())
+        (_, Ok(None)) => (Outcome::Done, "Slurm no longer lists it".to_owned()),
+        (_, Ok(Some(d))) if matches!(d.state, JobState::Completing | JobState::Ended) => {
+            (Outcome::Done, format!("Slurm says {}", d.state.word()))
         }
+        (Err(silence), _) => (silence.outcome(), silence.to_string()),
         // scancel returns before the job's processes are told.
-        _ => (Outcome::Unknown, told.words()),
+        (Ok(()), _) => (Outcome::Unknown, "scancel was taken; the job still runs".to_owned()),
     }
 }
 
@@ -119,12 +125,13 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
     let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
-            (Answer::Told(node), Some(reason)) => Some(node.is_drained_as(reason)),
+            (Ok(node), Some(reason)) => Some(node.is_drained_as(reason)),
             _ => None,
         },
-        Verdict::Cancel => match cancelled(&Answer::Told(()), job, desk.slurm) {
-            (Outcome::Done, _) => Some(true),
-            _ => Some(false),
+        Verdict::Cancel => match desk.slurm.job(job.registration.job) {
+            Ok(None) => Some(true),
+            Ok(Some(d)) => Some(d.state != JobState::Running),
+            Err(_) => None,
         },
         Verdict::Alert => Some(false),
     };
@@ -143,22 +150,22 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
 pub fn release(drain: &ActionRecord, desk: &mut Desk) -> Result<Deed, LedgerError> {
     let reason = drain.reason.as_deref().unwrap_or_default();
     let node = match desk.slurm.node() {
-        Answer::Told(node) => node,
-        other => return Ok(Deed::Withheld(other.words())),
+        Ok(node) => node,
+        Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
     };
     if !node.is_drained_as(reason) {
-        desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {}", node.words()))?;
-        return Ok(Deed::Ended(Outcome::Lifted, node.words()));
+        desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
+        return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
     }
     if !node.is_plain() {
-        return Ok(Deed::Withheld(format!("the node is {}", node.words())));
+        return Ok(Deed::Withheld(format!("the node is {node}")));
     }
     let told = desk.slurm.undrain();
     match desk.slurm.node() {
-        Answer::Told(after) if !after.is_drained() => {
+        Ok(after) if !after.is_drained() => {
             desk.ledger.mark_lifted(drain.id, "released by us")?;
-            Ok(Deed::Ended(Outcome::Lifted, after.words()))
+            Ok(Deed::Ended(Outcome::Lifted, after.to_string()))
         }
-        _ => Ok(Deed::Ended(Outcome::Unknown, told.words())),
+        _ => Ok(Deed::Ended(Outcome::Unknown, told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()))),
     }
 }

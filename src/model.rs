@@ -350,6 +350,21 @@ pub enum JobState {
     Other,
 }
 
+impl JobState {
+    /// The state in words.
+    pub fn word(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Suspended => "suspended",
+            JobState::Completing => "completing",
+            JobState::Configuring => "configuring",
+            JobState::Pending => "pending",
+            JobState::Ended => "ended",
+            JobState::Other => "in a state that is not understood",
+        }
+    }
+}
+
 /// What only Slurm can say of a job run; asked once, when a finding makes it matter, and before acting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobDetails {

@@ -27,10 +27,10 @@ impl Look<'_> {
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
         if node.is_drained() {
-            return Err(format!("the node is already drained by somebody else: {}", node.words()));
+            return Err(format!("the node is already drained by somebody else: {node}"));
         }
         if !node.is_plain() {
-            return Err(format!("the node is {}", node.words()));
+            return Err(format!("the node is {node}"));
         }
         self.gpus_are_quiet(finding)?;
         Ok(node)
@@ -46,7 +46,7 @@ impl Look<'_> {
         let node = told(desk.slurm.node(), "the node's state")?;
         let reason = warrant.drain().reason.as_deref().unwrap_or_default();
         if !node.is_drained_as(reason) {
-            return Err(format!("our drain no longer stands: the node is {}", node.words()));
+            return Err(format!("our drain no longer stands: the node is {node}"));
         }
         self.gpus_are_quiet(warrant.finding())?;
         Ok(details.display_id)
@@ -57,7 +57,7 @@ impl Look<'_> {
             return Err("Slurm no longer lists the job".to_owned());
         };
         if details.state != JobState::Running {
-            return Err(format!("Slurm says the job is {:?}", details.state).to_lowercase());
+            return Err(format!("Slurm says the job is {}", details.state.word()));
         }
         same_run(job, &details)?;
         if details.nodes != Reading::Measured(1) {
@@ -128,8 +128,5 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
 }
 
 fn told<T>(answer: Answer<T>, what: &str) -> Result<T, String> {
-    match answer {
-        Answer::Told(value) => Ok(value),
-        other => Err(format!("{what} could not be confirmed: {}", other.words())),
-    }
+    answer.map_err(|silence| format!("{what} could not be confirmed: {silence}"))
 }

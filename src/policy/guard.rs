@@ -152,14 +152,6 @@ fn bounded(rules: &Exemptions, why: String, gpus: u32, age_ms: i64) -> Exempt {
 }
 
 /// What Slurm's last word on the job's state says about judging it.
-pub fn state_forbids(state: JobState) -> Option<&'static str> {
-    match state {
-        JobState::Running => None,
-        JobState::Suspended => Some("Slurm says it is suspended"),
-        JobState::Completing => Some("Slurm says it is completing"),
-        JobState::Configuring => Some("Slurm says it is configuring"),
-        JobState::Pending => Some("Slurm says it is pending"),
-        JobState::Ended => Some("Slurm says it has ended"),
-        JobState::Other => Some("Slurm says a state that is not understood"),
-    }
+pub fn state_forbids(state: JobState) -> Option<String> {
+    (state != JobState::Running).then(|| format!("Slurm says it is {}", state.word()))
 }

@@ -209,10 +209,11 @@ impl Bench<'_> {
     fn before_evidence(&mut self) -> Option<Judgement> {
         let forbids = self.history.job.details.as_ref().and_then(|d| guard::state_forbids(d.state));
         let frozen = self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
-        let because = forbids.or(frozen.then_some("its processes are frozen or stopped"));
-        self.note(Guard::JobState, because.unwrap_or("running, not frozen"), "running", because.is_some());
+        let because = forbids.or(frozen.then(|| "its processes are frozen or stopped".to_owned()));
+        let saw = because.as_deref().unwrap_or("running, not frozen").to_owned();
+        self.note(Guard::JobState, saw, "running", because.is_some());
         if let Some(because) = because {
-            return Some(unjudged(Guard::JobState, because.to_owned()));
+            return Some(unjudged(Guard::JobState, because));
         }
         let (age_ms, warmup_ms) = (self.age_ms(), self.rules.thresholds.warmup_ms);
         let young = age_ms < warmup_ms;
