@@ -1,0 +1,450 @@
+//! A scenario file: one idea, told as configuration, jobs, samples and what must come of them. Times count from
+//! the end of the story (`-20m`), which is its now. Strict: a word that is not understood fails the scenario.
+
+use crate::gpu::simulated::{Phase, Timeline};
+use crate::model::{MigMode, Peak, Verdict};
+use crate::reading::{Absence, Reading};
+use crate::units::{MemoryBytes, Milliwatts, Percent};
+use serde::{Deserialize, Deserializer, de::Error};
+use std::collections::BTreeMap;
+
+/// A whole scenario.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The sentence it proves.
+    pub about: String,
+    /// The guards it shows; README's guard table names it for each.
+    #[serde(default)]
+    pub guards: Vec<String>,
+    /// Configuration on top of the defaults, as the configuration file has it.
+    #[serde(default)]
+    pub config: Option<serde_yaml::Value>,
+    /// The node.
+    #[serde(default)]
+    pub node: Node,
+    /// Its jobs.
+    pub jobs: Vec<Job>,
+    /// What its GPUs said, and when runs came: the runs of the story are those of its samples.
+    pub samples: Vec<Samples>,
+    /// What happened at Slurm's side, by time.
+    #[serde(default)]
+    pub slurm: Vec<SlurmEvent>,
+    /// What must come of it.
+    pub expect: Vec<Expect>,
+}
+
+/// The node of a story.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Node {
+    /// How many GPUs.
+    pub gpus: u32,
+    /// Product name.
+    pub model: String,
+    /// Memory of each.
+    pub memory: Bytes,
+    /// Power limit of each.
+    pub limit: Watts,
+    /// Whether they count energy.
+    pub energy: bool,
+    /// Minors by NVML index, where they differ.
+    pub minors: Vec<u32>,
+    /// MIG mode; absent: no MIG on these cards.
+    pub mig: Option<bool>,
+}
+
+impl Default for Node {
+    fn default() -> Node {
+        Node {
+            gpus: 8,
+            model: "NVIDIA H100 80GB HBM3".to_owned(),
+            memory: Bytes(80 << 30),
+            limit: Watts(700_000),
+            energy: false,
+            minors: Vec::new(),
+            mig: None,
+        }
+    }
+}
+
+/// A job of a story.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Raw id.
+    pub id: u64,
+    /// When it began.
+    pub started: Ago,
+    /// How many GPUs, from the first free of the story, or which GRES indices.
+    pub gpus: Gpus,
+    /// Submitting user.
+    #[serde(default = "ada")]
+    pub user: String,
+    /// Partition.
+    #[serde(default = "h100")]
+    pub partition: String,
+    /// Account.
+    #[serde(default)]
+    pub account: Option<String>,
+    /// QOS.
+    #[serde(default)]
+    pub qos: Option<String>,
+    /// Its name.
+    #[serde(default = "train")]
+    pub name: String,
+    /// Restart count.
+    #[serde(default)]
+    pub restart: u32,
+    /// Number of nodes.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// The id as Slurm shows it, for array tasks and components.
+    #[serde(default)]
+    pub shown_as: Option<String>,
+    /// When it ended and its Epilog ran.
+    #[serde(default)]
+    pub ended: Option<Ago>,
+    /// Whether a Prolog registered it.
+    #[serde(default = "yes")]
+    pub prolog: bool,
+}
+
+fn ada() -> String {
+    "ada".to_owned()
+}
+fn h100() -> String {
+    "h100".to_owned()
+}
+fn train() -> String {
+    "train".to_owned()
+}
+fn one() -> u32 {
+    1
+}
+fn yes() -> bool {
+    true
+}
+
+/// `8`, or `[4, 5]`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Gpus {
+    /// The first so many.
+    Count(u32),
+    /// These GRES indices.
+    Indices(Vec<u32>),
+}
+
+impl Gpus {
+    /// The GRES indices.
+    pub fn indices(&self) -> Vec<u32> {
+        match self {
+            Gpus::Count(n) => (0..*n).collect(),
+            Gpus::Indices(list) => list.clone(),
+        }
+    }
+}
+
+/// What some GPUs said over some time, one sample every `every`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    /// First run.
+    pub from: Ago,
+    /// Last run, inclusive.
+    pub to: Ago,
+    /// Cadence of the runs; without it this entry makes no runs of its own.
+    #[serde(default)]
+    pub every: Option<Span>,
+    /// Which GPUs, by minor; empty: all.
+    #[serde(default)]
+    pub gpus: Vec<u32>,
+    /// SM utilization.
+    #[serde(default = "nothing")]
+    pub util: Share,
+    /// Memory-controller utilization.
+    #[serde(default = "nothing")]
+    pub memctl: Share,
+    /// Peak in the ring since the last run, where it differs; the ring covers 10 s.
+    #[serde(default)]
+    pub ring: Option<Share>,
+    /// Memory held on each.
+    #[serde(default = "no_bytes")]
+    pub memory: Bytes,
+    /// Power of each.
+    #[serde(default = "resting")]
+    pub power: Watts,
+    /// Compute processes, shared out evenly over these GPUs.
+    #[serde(default)]
+    pub processes: u32,
+    /// Readings that are absent, and why.
+    #[serde(default)]
+    pub absent: BTreeMap<String, String>,
+    /// The cards fail at their handle.
+    #[serde(default)]
+    pub lost: bool,
+    /// The driver does not list the cards.
+    #[serde(default)]
+    pub unlisted: bool,
+    /// The whole read fails, and why.
+    #[serde(default)]
+    pub outage: Option<String>,
+    /// Jobs whose processes are frozen.
+    #[serde(default)]
+    pub frozen: Vec<u64>,
+    /// Cores that each job's processes keep busy.
+    #[serde(default)]
+    pub cores: Option<f64>,
+    /// What each job's processes write, per second.
+    #[serde(default)]
+    pub writes: Option<Bytes>,
+}
+
+fn nothing() -> Share {
+    Share(Percent::new(0))
+}
+fn no_bytes() -> Bytes {
+    Bytes(0)
+}
+fn resting() -> Watts {
+    Watts(70_000)
+}
+
+/// Something that happens at Slurm's side.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlurmEvent {
+    /// When.
+    pub at: Ago,
+    /// slurmctld stops answering (true) or answers again (false).
+    #[serde(default)]
+    pub down: Option<bool>,
+    /// Updates and cancels are refused (true) or taken again.
+    #[serde(default)]
+    pub refuses: Option<bool>,
+    /// The node's complete state, as sinfo writes it.
+    #[serde(default)]
+    pub node_state: Option<String>,
+    /// The node's Reason.
+    #[serde(default)]
+    pub node_reason: Option<String>,
+    /// A job's state: `{ 4242: SUSPENDED }`.
+    #[serde(default)]
+    pub job_state: BTreeMap<u64, String>,
+    /// The reservation `gpu-reaper-stop` is made (true) or deleted.
+    #[serde(default)]
+    pub brake: Option<bool>,
+}
+
+/// What must have come of it at the end.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    /// The job.
+    pub job: u64,
+    /// spared, unjudged, alive, breaching; `ended` for a job that is gone.
+    pub judgement: String,
+    /// The finding's signature.
+    #[serde(default)]
+    pub signature: Option<String>,
+    /// The guard that held.
+    #[serde(default)]
+    pub guard: Option<String>,
+    /// whole or part.
+    #[serde(default)]
+    pub scope: Option<String>,
+    /// Everything that was done for it, in order: alert, drain, cancel, release.
+    #[serde(default)]
+    pub done: Vec<String>,
+    /// What was withheld, with a part of the reason.
+    #[serde(default)]
+    pub withheld: BTreeMap<String, String>,
+    /// Parts of what --explain says.
+    #[serde(default)]
+    pub says: Vec<String>,
+}
+
+macro_rules! parsed {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $parse:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name(pub $inner);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<$name, D::Error> {
+                let text = String::deserialize(d)?;
+                let parse: fn(&str) -> Option<$inner> = $parse;
+                parse(&text).map($name).ok_or_else(|| D::Error::custom(format!(concat!("`{}` is no ", stringify!($name)), text)))
+            }
+        }
+    };
+}
+
+parsed!(
+    /// An instant: milliseconds before (negative) or at the end of the story.
+    Ago(i64),
+    |t| match t.strip_prefix('-') {
+        Some(rest) => span(rest).map(|ms| -ms),
+        None if t == "0" => Some(0),
+        None => span(t),
+    }
+);
+parsed!(
+    /// A duration in milliseconds.
+    Span(i64),
+    span
+);
+parsed!(
+    /// An amount of memory.
+    Bytes(u64),
+    |t| {
+        let (digits, shift) = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)]
+            .iter()
+            .find_map(|(unit, shift)| t.strip_suffix(unit).map(|d| (d, *shift)))?;
+        digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    }
+);
+parsed!(
+    /// Power in milliwatts.
+    Watts(u64),
+    |t| t.strip_suffix('W')?.parse::<u64>().ok()?.checked_mul(1000)
+);
+parsed!(
+    /// A percentage.
+    Share(Option<Percent>),
+    |t| Percent::new(t.strip_suffix('%')?.parse().ok()?).map(Some)
+);
+
+/// `1h30m`, `20s`.
+fn span(text: &str) -> Option<i64> {
+    let mut total = 0i64;
+    let mut digits = String::new();
+    for c in text.chars() {
+        let unit_ms = match c {
+            '0'..='9' => {
+                digits.push(c);
+                continue;
+            }
+            's' => 1000,
+            'm' => 60_000,
+            'h' => 3_600_000,
+            'd' => 86_400_000,
+            _ => return None,
+        };
+        total = total.checked_add(digits.parse::<i64>().ok()?.checked_mul(unit_ms)?)?;
+        digits.clear();
+    }
+    (digits.is_empty() && !text.is_empty()).then_some(total)
+}
+
+impl Share {
+    fn reading(self) -> Reading<Percent> {
+        match self.0 {
+            Some(percent) => Reading::Measured(percent),
+            None => Reading::Absent(Absence::Implausible),
+        }
+    }
+}
+
+/// The absence of a key.
+fn absence(key: &str) -> Result<Absence, String> {
+    let found = Absence::ALL.iter().find(|a| a.key() == key).copied();
+    found.ok_or_else(|| format!("`{key}` is no reason of absence"))
+}
+
+impl Samples {
+    fn or_absent<T>(&self, field: &str, value: Reading<T>) -> Result<Reading<T>, String> {
+        match self.absent.get(field) {
+            Some(why) => Ok(Reading::Absent(absence(why)?)),
+            None => Ok(value),
+        }
+    }
+
+    fn phase(&self, cards: usize) -> Result<Phase, String> {
+        const FIELDS: [&str; 6] = ["util", "memctl", "ring", "memory", "power", "processes"];
+        if let Some(odd) = self.absent.keys().find(|k| !FIELDS.contains(&k.as_str())) {
+            return Err(format!("`absent: {odd}`: expected one of {}", FIELDS.join(", ")));
+        }
+        let ring = match self.ring {
+            Some(ring) => ring.reading().map(|percent| Peak { percent, covered_ms: 10_000 }),
+            None => Reading::Absent(Absence::NoData),
+        };
+        Ok(Phase {
+            from_ms: self.from.0,
+            to_ms: self.to.0,
+            gpus: self.gpus.clone(),
+            sm_util: self.or_absent("util", self.util.reading())?,
+            mem_util: self.or_absent("memctl", self.memctl.reading())?,
+            sm_peak: self.or_absent("ring", ring)?,
+            memory: self.or_absent("memory", Reading::Measured(MemoryBytes(self.memory.0)))?,
+            power: self.or_absent("power", Reading::Measured(Milliwatts(self.power.0)))?,
+            processes: self.or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
+            lost: self.lost.then_some(Absence::GpuLost),
+            unlisted: self.unlisted,
+        })
+    }
+}
+
+impl Scenario {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Scenario, String> {
+        serde_yaml::from_str(text).map_err(|e| e.to_string())
+    }
+
+    /// Its GPUs' story.
+    pub fn timeline(&self) -> Result<Timeline, String> {
+        let cards = |s: &Samples| if s.gpus.is_empty() { self.node.gpus as usize } else { s.gpus.len() };
+        let mut outages = Vec::new();
+        for s in &self.samples {
+            if let Some(why) = &s.outage {
+                outages.push((s.from.0, s.to.0, absence(why)?));
+            }
+        }
+        Ok(Timeline {
+            gpus: self.node.gpus,
+            minors: self.node.minors.clone(),
+            name: self.node.model.clone(),
+            memory_total: MemoryBytes(self.node.memory.0),
+            power_limit: Milliwatts(self.node.limit.0),
+            energy: self.node.energy,
+            mig: match self.node.mig {
+                Some(true) => Reading::Measured(MigMode::Enabled),
+                Some(false) => Reading::Measured(MigMode::Disabled),
+                None => Reading::Absent(Absence::NotSupported),
+            },
+            phases: self.samples.iter().map(|s| s.phase(cards(s))).collect::<Result<_, _>>()?,
+            outages,
+        })
+    }
+
+    /// The instants at which a run comes, in order.
+    pub fn runs(&self) -> Vec<i64> {
+        let mut at = Vec::new();
+        for s in &self.samples {
+            if let Some(every) = s.every {
+                let mut t = s.from.0;
+                while t <= s.to.0 {
+                    at.push(t);
+                    t += every.0.max(1000);
+                }
+            }
+        }
+        at.sort_unstable();
+        at.dedup();
+        at
+    }
+
+    /// The samples entry that tells of a job's host side at an instant.
+    pub fn host_at(&self, at_ms: i64) -> Option<&Samples> {
+        self.samples.iter().rev().find(|s| s.from.0 <= at_ms && at_ms <= s.to.0)
+    }
+}
+
+impl Expect {
+    /// The verdicts that `done` names, to be sure that they are verdicts.
+    pub fn done_is_valid(&self) -> bool {
+        let words = [Verdict::Alert.word(), Verdict::Drain.word(), Verdict::Cancel.word(), "release"];
+        self.done.iter().all(|d| words.contains(&d.as_str()))
+    }
+}
