@@ -1,0 +1,80 @@
+//! The command line. One definition makes parsing, `--help` and the man page's options.
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Finds wasted GPU allocations on a Slurm node; alerts, drains, cancels: in that order, as far as it is told.
+///
+/// Without a command: one health-check run, as slurmd calls it (HealthCheckProgram).
+#[derive(Debug, Parser)]
+#[command(name = "gpu-reaper-hc", version, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do instead of a health-check run
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Options of every command
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Explain one job, as `explain JOBID` does
+    #[arg(long, value_name = "JOBID")]
+    pub explain: Option<String>,
+}
+
+/// Options that every command takes, before or after it.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Configuration file [default: /etc/gpu-reaper-hc/config.yaml, or GPU_REAPER_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Slurm's name of this node [default: SLURMD_NODENAME, or the only node with state here]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub node: Option<String>,
+
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Register the job of Slurm's Prolog environment; always exits 0
+    Prolog,
+    /// Clear the job of Slurm's Epilog environment; always exits 0
+    Epilog,
+    /// Say why a job is or is not judged, what was done, and what comes next
+    Explain {
+        /// The job as Slurm prints it: 130, 123_4, 200+1, or a SLUID
+        #[arg(value_name = "JOBID")]
+        job: String,
+    },
+    /// Check, show or print the configuration
+    Config {
+        /// Which
+        #[command(subcommand)]
+        what: ConfigCommand,
+    },
+    /// Play every scenario and print its verdict beside the sentence it proves
+    Scenarios,
+    /// Watch two wasted jobs escalate beside a healthy one: no cluster, no GPU, no root
+    Demo,
+}
+
+/// What to do with the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum ConfigCommand {
+    /// Report every error and note of the file; exits 1 on errors
+    Check,
+    /// Print the effective values with their origin
+    Show,
+    /// Print the commented default file
+    Example,
+}
+
+/// The definition, for the man page and for tests.
+pub fn command() -> clap::Command {
+    Cli::command()
+}

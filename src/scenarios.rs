@@ -1,0 +1,127 @@
+//! Scenario files are the reference of what the tool will and will not do: each is played through the real run,
+//! on a simulated clock, with simulated GPUs and stand-ins for Slurm's commands, and compared with what it expects.
+
+pub mod file;
+pub mod stage;
+
+use crate::act::reason;
+use crate::explain;
+use crate::model::JobId;
+use file::{Expect, Scenario};
+use serde::Serialize;
+use stage::Stage;
+
+/// A scenario by its folder's name, which is its sentence.
+pub struct Named {
+    /// The folder.
+    pub name: &'static str,
+    /// The file's text.
+    pub text: &'static str,
+}
+
+include!(concat!(env!("OUT_DIR"), "/scenarios.rs"));
+
+/// What came of one expectation.
+#[derive(Debug, Serialize)]
+pub struct Verdict {
+    /// The scenario.
+    pub scenario: String,
+    /// The sentence.
+    pub about: String,
+    /// The job.
+    pub job: u64,
+    /// What was judged in the end.
+    pub judgement: String,
+    /// The signature, for a finding.
+    pub signature: Option<String>,
+    /// The guard, where one held.
+    pub guard: Option<String>,
+    /// What was done, in order.
+    pub done: Vec<String>,
+    /// What was withheld, and why.
+    pub withheld: Vec<(String, String)>,
+    /// Where this differs from what the scenario expects; empty: as expected.
+    pub differs: Vec<String>,
+}
+
+/// Plays one scenario to its end.
+pub fn play(name: &str, text: &str) -> Result<Vec<Verdict>, String> {
+    let scenario = Scenario::parse(text).map_err(|e| format!("scenario `{name}`: {e}"))?;
+    let mut stage = Stage::set(&scenario).map_err(|e| format!("scenario `{name}`: {e}"))?;
+    for at_ms in scenario.runs() {
+        stage.run_at(at_ms).map_err(|e| format!("scenario `{name}` at {at_ms} ms: {e}"))?;
+    }
+    scenario.expect.iter().map(|expect| verdict(name, &scenario, &stage, expect)).collect()
+}
+
+fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> Result<Verdict, String> {
+    let job = JobId::new(expect.job).ok_or("job id 0")?;
+    let told = stage.explain(job)?;
+    let mut verdict = Verdict {
+        scenario: name.to_owned(),
+        about: scenario.about.clone(),
+        job: expect.job,
+        judgement: told.judgement_word().to_owned(),
+        signature: told.signature().map(str::to_owned),
+        guard: told.guard().map(|g| g.word().to_owned()),
+        done: told.done(),
+        withheld: told.withheld(),
+        differs: Vec::new(),
+    };
+    let text = explain::text::page(&told);
+    verdict.differs = differences(&verdict, expect, told.scope(), &text);
+    let foreign = stage.foreign_reason();
+    if let Some(now) = foreign.filter(|(before, now)| before != now && !before.starts_with(reason::PREFIX)) {
+        verdict.differs.push(format!("somebody else's reason `{}` became `{}`", now.0, now.1));
+    }
+    Ok(verdict)
+}
+
+fn differences(v: &Verdict, expect: &Expect, scope: Option<&str>, text: &str) -> Vec<String> {
+    let mut differs = Vec::new();
+    let mut check = |what: &str, found: Option<&str>, wanted: Option<&str>| {
+        if wanted.is_some() && found != wanted {
+            differs.push(format!("{what} is {}, expected {}", found.unwrap_or("none"), wanted.unwrap_or("none")));
+        }
+    };
+    check("judgement", Some(&v.judgement), Some(&expect.judgement));
+    check("signature", v.signature.as_deref(), expect.signature.as_deref());
+    check("guard", v.guard.as_deref(), expect.guard.as_deref());
+    check("scope", scope, expect.scope.as_deref());
+    if v.done != expect.done {
+        differs.push(format!("done is {:?}, expected {:?}", v.done, expect.done));
+    }
+    for (asked, because) in &expect.withheld {
+        if !v.withheld.iter().any(|(a, b)| a == asked && b.contains(because.as_str())) {
+            differs.push(format!("{asked} was not withheld because of `{because}`: {:?}", v.withheld));
+        }
+    }
+    for says in expect.says.iter().filter(|s| !text.contains(s.as_str())) {
+        differs.push(format!("--explain does not say `{says}`:\n{text}"));
+    }
+    differs
+}
+
+/// Plays all scenarios.
+pub fn play_all() -> Result<Vec<Verdict>, String> {
+    let mut all = Vec::new();
+    for named in ALL {
+        all.extend(play(named.name, named.text)?);
+    }
+    Ok(all)
+}
+
+/// The table of every scenario's verdict.
+pub fn table(verdicts: &[Verdict]) -> String {
+    let mut out = String::new();
+    for v in verdicts {
+        let mark = if v.differs.is_empty() { "ok  " } else { "FAIL" };
+        let look = v.signature.as_deref().or(v.guard.as_deref()).unwrap_or("");
+        let done = if v.done.is_empty() { "nothing done".to_owned() } else { v.done.join(", ") };
+        out += &format!("{mark} {:<9} {look:<14} {done:<22} {}\n", v.judgement, v.about);
+        for differs in &v.differs {
+            out += &format!("     {}: {differs}\n", v.scenario);
+        }
+    }
+    out
+}
