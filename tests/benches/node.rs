@@ -1,0 +1,245 @@
+//! A node made of files: a stand-in NVML library with eight busy GPUs, a configuration that observes, one
+//! registered job that holds them all, and a ledger that already holds a day of it.
+//!
+//! The past is not invented: one real run writes its rows, and they are repeated back in time.
+
+use crate::measure::Program;
+use rusqlite::{Connection, params};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+/// GPUs of the node.
+pub const GPUS: usize = 8;
+
+/// Spacing of the repeated runs.
+pub const SPACING_MS: i64 = 30_000;
+
+/// Runs in a day at that spacing.
+pub const RUNS_A_DAY: i64 = 24 * 3_600_000 / SPACING_MS;
+
+/// The node's name, for its folder and for SLURMD_NODENAME.
+pub const NAME: &str = "n1";
+
+/// A node's folder. Everything of it lies beneath.
+pub struct Node {
+    pub folder: PathBuf,
+    binary: PathBuf,
+}
+
+impl Node {
+    /// A node that was laid out before.
+    pub fn at(binary: &Path, folder: &Path) -> Node {
+        Node {
+            folder: folder.to_path_buf(),
+            binary: binary.to_path_buf(),
+        }
+    }
+
+    /// Lays everything out but the ledger. `driver` is the scenario of the stand-in library, `more` goes to the
+    /// end of the configuration.
+    pub fn new(binary: &Path, folder: &Path, driver: &str, more: &str) -> io::Result<Node> {
+        let node = Node {
+            folder: folder.to_path_buf(),
+            binary: binary.to_path_buf(),
+        };
+        fs::create_dir_all(folder.join("bin"))?;
+        build_stand_in(&node.library())?;
+        fs::write(folder.join("scenario.txt"), driver)?;
+        let config = format!(
+            "mode: observe\nstate_dir: {}\ngpu: {{ library: {}, deadline: 2s }}\nslurm: {{ bin_dir: {} }}\n{more}\n",
+            folder.join("state").display(),
+            node.library().display(),
+            folder.join("bin").display()
+        );
+        fs::write(node.config(), config)?;
+        Ok(node)
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.join("libnvidia-ml.so.1")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.folder.join("config.yaml")
+    }
+
+    /// One health-check run.
+    pub fn health_run(&self) -> Program {
+        Program::new([
+            self.binary.as_os_str(),
+            "--config".as_ref(),
+            self.config().as_os_str(),
+        ])
+    }
+
+    /// The Prolog of a job that holds all GPUs, as slurmd of 25.11 calls it (UUIDs in CUDA_VISIBLE_DEVICES).
+    pub fn prolog(&self, job: u32, started_unix_secs: i64) -> Program {
+        let mut prolog = self.health_run();
+        prolog.argv.push("prolog".into());
+        let join =
+            |text: &dyn Fn(usize) -> String| (0..GPUS).map(text).collect::<Vec<_>>().join(",");
+        let env = [
+            ("SLURM_JOB_ID", job.to_string()),
+            ("SLURM_JOB_USER", "ada".to_string()),
+            ("SLURM_JOB_UID", "1001".to_string()),
+            ("SLURM_JOB_PARTITION", "h100".to_string()),
+            ("SLURM_JOB_ACCOUNT", "physics".to_string()),
+            ("SLURM_JOB_RESTART_COUNT", "0".to_string()),
+            ("SLURM_JOB_NUM_NODES", "1".to_string()),
+            ("SLURM_JOB_NODELIST", NAME.to_string()),
+            ("SLURM_CLUSTER_NAME", "bench".to_string()),
+            ("SLURM_SCRIPT_CONTEXT", "prolog_slurmd".to_string()),
+            ("SLURM_JOB_START_TIME", started_unix_secs.to_string()),
+            ("SLURM_JOB_GPUS", join(&|gpu| gpu.to_string())),
+            ("CUDA_VISIBLE_DEVICES", join(&uuid)),
+        ];
+        prolog
+            .env
+            .extend(env.map(|(key, value)| (key.to_string(), value)));
+        prolog
+    }
+
+    /// The ledger: the one SQLite file in the node's state folder.
+    pub fn ledger(&self) -> io::Result<PathBuf> {
+        let state = self.folder.join("state").join(NAME);
+        let is_ledger = |path: &PathBuf| {
+            fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"SQLite format 3\0"))
+        };
+        let mut files = fs::read_dir(&state)?.filter_map(|entry| entry.ok().map(|e| e.path()));
+        files
+            .find(is_ledger)
+            .ok_or_else(|| io::Error::other(format!("no ledger in {}", state.display())))
+    }
+
+    /// Registers the job and lets one run write its rows; `runs` in all then stand in the ledger.
+    pub fn with_history(&self, runs: i64, now_unix_secs: i64) -> io::Result<()> {
+        self.prolog(4242, now_unix_secs - 25 * 3600).must_run()?;
+        self.health_run().must_run()?;
+        repeat_back_in_time(&self.ledger()?, runs).map_err(io::Error::other)
+    }
+}
+
+/// The UUID of one of the stand-in's GPUs.
+pub fn uuid(gpu: usize) -> String {
+    format!("GPU-0000000{gpu}-1111-2222-3333-444444444444")
+}
+
+/// Compiles the stand-in library; it reads `scenario.txt` beside itself.
+pub fn build_stand_in(library: &Path) -> io::Result<()> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml/fake_nvml.c");
+    let flags = [
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wl,-soname,libnvidia-ml.so.1",
+    ];
+    let output = Command::new("gcc")
+        .args(flags)
+        .arg(source)
+        .arg("-o")
+        .arg(library)
+        .args(["-lpthread", "-ldl"])
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "gcc: {}",
+        String::from_utf8_lossy(&output.stderr)
+    )))
+}
+
+/// Eight H100s at work, each with a process and with a hundred entries in its utilization ring.
+pub fn busy_driver() -> String {
+    let pid = std::process::id();
+    let ring: String = (1..=100)
+        .rev()
+        .map(|i| format!(" {}:{}", i * 167_000, 90 + i % 10))
+        .collect();
+    let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
+                    nvmlSystemGetCudaDriverVersion = 13000\n"
+        .to_string();
+    for gpu in 0..GPUS {
+        let _ = write!(
+            text,
+            "gpu {gpu}
+  nvmlDeviceGetUUID = {}
+  nvmlDeviceGetMinorNumber = {gpu}
+  nvmlDeviceGetPciInfo_v3 = 00000000:{:02X}:00.0
+  nvmlDeviceGetName = NVIDIA H100 80GB HBM3
+  nvmlDeviceGetArchitecture = 9
+  nvmlDeviceGetPersistenceMode = 1
+  nvmlDeviceGetUtilizationRates = 97 60
+  nvmlDeviceGetMemoryInfo = 85520809984 75770101760
+  nvmlDeviceGetMemoryInfo_v2 = 85520809984 75161927680 608174080
+  nvmlDeviceGetPowerUsage = 690000
+  nvmlDeviceGetEnforcedPowerLimit = 700000
+  nvmlDeviceGetPowerManagementDefaultLimit = 700000
+  nvmlDeviceGetTotalEnergyConsumption = 1000000000 + 690000
+  nvmlDeviceGetClockInfo(1) = 1755
+  nvmlDeviceGetMaxClockInfo(1) = 1980
+  nvmlDeviceGetTemperature(0) = 64
+  nvmlDeviceGetCurrentClocksThrottleReasons = 0x4
+  nvmlDeviceGetCurrentClocksEventReasons = 0x4
+  nvmlDeviceGetComputeRunningProcesses_v3 = ok
+  nvmlDeviceGetGraphicsRunningProcesses_v3 = ok
+  nvmlDeviceGetMPSComputeRunningProcesses_v3 = ok
+  nvmlDeviceGetMigMode = 0 0
+  sample 1 ={ring}
+  sample 2 ={ring}
+  proc compute = {pid} 75000000000
+",
+            uuid(gpu),
+            0x1a + 0x10 * gpu
+        );
+    }
+    text
+}
+
+/// Repeats the newest run's rows until `runs` runs stand in the ledger, [`SPACING_MS`] apart, the newest last.
+fn repeat_back_in_time(ledger: &Path, runs: i64) -> rusqlite::Result<()> {
+    let mut db = Connection::open(ledger)?;
+    let newest: i64 = db.query_row("SELECT max(id) FROM run", [], |row| row.get(0))?;
+    let all = db.transaction()?;
+    repeat(&all, "run", "id", newest, runs)?;
+    for table in BY_RUN {
+        repeat(&all, table, "run", newest, runs)?;
+    }
+    let last = newest + runs - 1;
+    let back = "UPDATE run SET boottime_ms = boottime_ms - (?1 - id) * ?2, wall_ms = wall_ms - (?1 - id) * ?2";
+    all.execute(back, params![last, SPACING_MS])?;
+    // The energy counter grew by what 690 W bring between two runs.
+    all.execute(
+        "UPDATE counter SET value = value - (?1 - run) * ?2 * 690",
+        params![last, SPACING_MS],
+    )?;
+    all.commit()
+}
+
+/// Tables that hold what each run read.
+const BY_RUN: &[&str] = &["sample", "counter", "proc", "job_sample"];
+
+/// Copies one run's rows of a table under the next `runs - 1` numbers.
+fn repeat(db: &Connection, table: &str, key: &str, newest: i64, runs: i64) -> rusqlite::Result<()> {
+    let mut ask = db.prepare("SELECT name FROM pragma_table_info(?1)")?;
+    let columns: Vec<String> = ask
+        .query_map([table], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let list = |number: &str| {
+        columns
+            .iter()
+            .map(|c| if c == key { number } else { c })
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let copy = format!(
+        "WITH RECURSIVE copy(number) AS (SELECT ?1 + 1 UNION ALL SELECT number + 1 FROM copy WHERE number < ?1 + ?2 - 1)
+         INSERT INTO {table} ({}) SELECT {} FROM copy CROSS JOIN {table} WHERE {key} = ?1",
+        list(key),
+        list("copy.number")
+    );
+    db.execute(&copy, params![newest, runs]).map(|_| ())
+}
