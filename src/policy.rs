@@ -90,3 +90,6 @@ pub use level::{Level, is_work};
 pub use signature::Signature;
 pub use stage::{Circumstances, Step, escalate};
 pub use window::Evidence;
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,17 @@ impl<T> Reading<T> {
     }
 }
 
+impl Absence {
+    /// A fault of the collector as a whole, not of one card or one reading: a hole in the samples.
+    pub fn is_collector_fault(self) -> bool {
+        use Absence::*;
+        matches!(
+            self,
+            DeadlinePassed | DriverNotLoaded | LibraryNotFound | VersionMismatch | WorkerStuck | ControlRefused | SourceFailed
+        )
+    }
+}
+
 macro_rules! absences {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $key:literal, $words:literal;)*) => {
         /// Why a reading is absent. Codes are stored in the ledger and never change their meaning.

@@ -1,12 +1,14 @@
 //! Scenario files are the reference of what the tool will and will not do: each is played through the real run,
 //! on a simulated clock, with simulated GPUs and stand-ins for Slurm's commands, and compared with what it expects.
 
+pub mod all;
 pub mod file;
 pub mod stage;
 
 use crate::act::reason;
 use crate::explain;
 use crate::model::JobId;
+use all::ALL;
 use file::{Expect, Scenario};
 use serde::Serialize;
 use stage::Stage;
@@ -19,7 +21,7 @@ pub struct Named {
     pub text: &'static str,
 }
 
-include!(concat!(env!("OUT_DIR"), "/scenarios.rs"));
+
 
 /// What came of one expectation.
 #[derive(Debug, Serialize)]

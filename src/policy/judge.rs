@@ -380,6 +380,10 @@ impl Bench<'_> {
         let window = human_ms(limits.window_ms);
         match (lacking, ended) {
             (Some(Lacking::Stale(i64::MAX)), _) => unjudged(Guard::Gap, "no sample of this job run yet".to_owned()),
+            (_, Some((Ended::Unreadable(why), _))) if why.is_collector_fault() => {
+                let window = human_ms(limits.window_ms);
+                unjudged(Guard::Gap, format!("a collector fault: {}; a new window of {window} is needed", why.words()))
+            }
             (_, Some((Ended::Unreadable(why), unit))) => {
                 unjudged(Guard::Peak, format!("utilization of GPU {} not readable: {}", unit.index, self.why_unreadable(*why)))
             }

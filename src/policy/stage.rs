@@ -131,6 +131,9 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
     if let Some(unclear) = c.actions.iter().find(|a| matches!(a.outcome, Outcome::Begun | Outcome::Unknown)) {
         return Step::Reconcile(unclear.clone());
     }
+    if done(c.actions, Verdict::Cancel, c.run).next().is_some() {
+        return Step::Rest;
+    }
     let drain = drained(&c);
     let asked = if drain.is_none() { Verdict::Drain } else { asked };
     if drain.is_some() && asked == Verdict::Drain {

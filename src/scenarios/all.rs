@@ -1,0 +1,56 @@
+//! The scenario files, in the binary: `scenarios` and `demo` need nothing beside it. A test holds this list and
+//! the folder together.
+
+use super::Named;
+
+macro_rules! scenarios {
+    ($($name:literal),* $(,)?) => {
+        /// Every scenario, by name.
+        pub const ALL: &[Named] = &[$(Named {
+            name: $name,
+            text: include_str!(concat!("../../fixtures/scenarios/", $name, "/scenario.yaml")),
+        },)*];
+    };
+}
+
+scenarios![
+    "a-card-that-drops-out-renumbers-nobody",
+    "a-checkpoint-save-of-fifteen-minutes-is-no-hang",
+    "a-completing-job-is-the-nodes-trouble",
+    "a-cpu-phase-is-not-a-hang",
+    "a-driver-upgrade-under-a-running-job-is-a-gap",
+    "a-gpu-with-two-holders-is-nobodys",
+    "a-hole-in-the-samples-begins-a-new-window",
+    "a-hole-that-energy-proves-idle-only-stops-the-clock",
+    "a-job-at-work-with-little-memory-is-no-finding",
+    "a-job-never-active-is-only-alerted-on",
+    "a-job-on-two-nodes-is-never-acted-on-alone",
+    "a-job-that-no-prolog-saw-is-found-late",
+    "a-job-without-any-process-is-idle-by-its-registration",
+    "a-portal-session-is-exempt-by-name-but-only-a-small-one",
+    "a-refused-drain-does-not-advance-the-ladder",
+    "a-requeued-job-is-a-new-run",
+    "a-silent-controller-stops-every-deed",
+    "a-starved-job-is-only-ever-alerted-on",
+    "a-suspended-job-is-not-idle",
+    "alert-then-drain-then-cancel-in-three-runs",
+    "an-administrators-drain-stays-as-it-is",
+    "an-exempt-user-is-spared",
+    "energy-between-the-runs-was-work",
+    "memory-that-cannot-be-read-leaves-the-rest-judged",
+    "mig-without-utilization-is-not-idle",
+    "observe-never-drains",
+    "one-busy-sample-clears-the-window",
+    "one-lost-gpu-leaves-seven-judged",
+    "one-unused-gpu-of-eight-is-a-note-not-a-kill",
+    "our-drain-is-released-when-the-job-has-gone",
+    "processes-that-cannot-be-listed-block-idle",
+    "slow-runs-with-an-energy-counter-find-the-empty-job",
+    "slow-runs-without-gap-free-evidence-judge-nothing",
+    "stale-samples-judge-nothing",
+    "ten-minutes-of-work-in-every-hour-never-add-up",
+    "the-brake-stops-every-node",
+    "what-looks-like-a-spin-is-unknown",
+    "wrong-minors-would-judge-the-wrong-card",
+    "young-jobs-are-left-alone",
+];
