@@ -5,7 +5,7 @@
 pub mod look;
 pub mod reason;
 
-use crate::ledger::{Ledger, LedgerError, NewAction};
+use crate::ledger::{self, Ledger, LedgerError, NewAction, OpenDrain};
 use crate::model::{ActionRecord, JobRun, JobState, Now, Outcome, RunId, Verdict};
 use crate::policy::stage::{CancelWarrant, DrainWarrant};
 use crate::slurm::{Answer, NodeStatus, Slurm};
@@ -21,6 +21,8 @@ pub struct Desk<'a> {
     pub now: &'a Now,
     /// This run.
     pub run: RunId,
+    /// The finding's row.
+    pub finding: i64,
 }
 
 /// How a deed ended.
@@ -40,16 +42,18 @@ pub fn drain(warrant: DrainWarrant, job: &JobRun, look: &mut Look, desk: &mut De
         Err(doubt) => return Ok(Deed::Withheld(doubt)),
     };
     let reason = reason::waste(job, finding, Verdict::Drain);
-    let action = desk.ledger.begin_action(&NewAction {
-        verdict: Verdict::Drain,
-        job,
-        run: desk.run,
-        now: desk.now,
-        before: &before.to_string(),
-        reason: Some(&reason),
-        signature: finding.signature.word(),
-        detail: "",
-    })?;
+    let action = desk.ledger.begin_action(
+        &NewAction {
+            deed: ledger::Deed::Of(Verdict::Drain),
+            finding: Some(desk.finding),
+            job,
+            run: desk.run,
+            signature: finding.signature.word(),
+            seen_before: &before.to_string(),
+            reason: Some(&reason),
+        },
+        desk.now,
+    )?;
     let told = desk.slurm.drain(&reason);
     let (outcome, detail) = drained(&told, desk.slurm.node(), &reason);
     desk.ledger.end_action(action, outcome, &detail)?;
@@ -73,16 +77,18 @@ pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut 
         Ok(target) => target,
         Err(doubt) => return Ok(Deed::Withheld(doubt)),
     };
-    let action = desk.ledger.begin_action(&NewAction {
-        verdict: Verdict::Cancel,
-        job,
-        run: desk.run,
-        now: desk.now,
-        before: "RUNNING",
-        reason: None,
-        signature: finding.signature.word(),
-        detail: &target,
-    })?;
+    let action = desk.ledger.begin_action(
+        &NewAction {
+            deed: ledger::Deed::Of(Verdict::Cancel),
+            finding: Some(desk.finding),
+            job,
+            run: desk.run,
+            signature: finding.signature.word(),
+            seen_before: &format!("job {target} running"),
+            reason: None,
+        },
+        desk.now,
+    )?;
     if look.admin_comment {
         leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
     }
@@ -147,8 +153,11 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
 /// Lifts a drain of ours: the caller has seen that its job run is gone or works again, in two runs. `UNDRAIN`
 /// clears only the drain; every state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason,
 /// keeps it.
-pub fn release(drain: &ActionRecord, desk: &mut Desk) -> Result<Deed, LedgerError> {
-    let reason = drain.reason.as_deref().unwrap_or_default();
+pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> {
+    let Some(reason) = drain.action.reason.as_deref() else {
+        return Ok(Deed::Withheld("its reason is not known".to_owned()));
+    };
+    let drain = &drain.action;
     let node = match desk.slurm.node() {
         Ok(node) => node,
         Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
@@ -157,12 +166,12 @@ pub fn release(drain: &ActionRecord, desk: &mut Desk) -> Result<Deed, LedgerErro
         desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
         return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
     }
-    if !node.is_plain() {
+    if !node.plain() {
         return Ok(Deed::Withheld(format!("the node is {node}")));
     }
     let told = desk.slurm.undrain();
     match desk.slurm.node() {
-        Ok(after) if !after.is_drained() => {
+        Ok(after) if !after.drained() => {
             desk.ledger.mark_lifted(drain.id, "released by us")?;
             Ok(Deed::Ended(Outcome::Lifted, after.to_string()))
         }

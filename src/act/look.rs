@@ -3,12 +3,12 @@
 //! a reason to withhold.
 
 use super::Desk;
-use crate::model::{GpuReport, JobDetails, JobRun, JobState, StartSource};
+use crate::model::{GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
 use crate::policy::{Finding, Rules, level};
 use crate::reading::Reading;
-use crate::slurm::{Answer, NodeStatus};
+use crate::slurm::{Answer, Listed, NodeStatus};
 
 /// Looks again.
 pub struct Look<'a> {
@@ -26,10 +26,10 @@ impl Look<'_> {
         self.job_is_the_judged_one(job, finding, desk)?;
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
-        if node.is_drained() {
+        if node.drained() {
             return Err(format!("the node is already drained by somebody else: {node}"));
         }
-        if !node.is_plain() {
+        if !node.plain() {
             return Err(format!("the node is {node}"));
         }
         self.gpus_are_quiet(finding)?;
@@ -53,8 +53,10 @@ impl Look<'_> {
     }
 
     fn job_is_the_judged_one(&self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<JobDetails, String> {
-        let Some(details) = told(desk.slurm.job(job.registration.job), "the job")? else {
-            return Err("Slurm no longer lists the job".to_owned());
+        let details = match told(desk.slurm.job(job.registration.job), "the job")? {
+            Some(Listed::Started { details, .. }) => details,
+            Some(Listed::NotStarted { state, .. }) => return Err(format!("Slurm says the job is {}", state.word())),
+            None => return Err("Slurm no longer lists the job".to_owned()),
         };
         if details.state != JobState::Running {
             return Err(format!("Slurm says the job is {}", details.state.word()));
@@ -64,7 +66,7 @@ impl Look<'_> {
             return Err("Slurm does not say that the job runs on this node alone".to_owned());
         }
         let mut looked = job.clone();
-        looked.details = Some(self.with_name(details.clone(), desk)?);
+        looked.details = Some(self.with_name(job.registration.job, details.clone(), desk)?);
         let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
         match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
             Exempt::No(_) => Ok(details),
@@ -74,9 +76,9 @@ impl Look<'_> {
     }
 
     /// The name, asked for only where an exemption needs it.
-    fn with_name(&self, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
+    fn with_name(&self, job: JobId, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
         if self.rules.exemptions.name_pattern.is_some() {
-            details.name = Reading::Measured(told(desk.slurm.name(&details.display_id), "the job's name")?);
+            details.name = Reading::Measured(told(desk.slurm.name(job, &details.display_id), "the job's name")?);
         }
         Ok(details)
     }

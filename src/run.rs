@@ -1,0 +1,131 @@
+//! One health-check run: the story. Snapshot, append, replay, and for each job judge, escalate, record, perform.
+//! The only place where the edges meet.
+
+pub mod attribution;
+pub mod cases;
+pub mod eyes;
+pub mod machine;
+pub mod questions;
+pub mod release;
+pub mod snapshot;
+
+use crate::config::Config;
+use crate::ledger::{Ledger, LedgerError, Opening};
+use crate::lock::{self, Taken};
+use crate::model::Now;
+use crate::place::Place;
+use crate::slurm::Slurm;
+use eyes::Eyes;
+use std::time::{Duration, Instant};
+
+/// A second run waits so long for the first.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// How long the ledger may be locked by hooks.
+const LEDGER_WAIT: Duration = Duration::from_secs(3);
+/// No action begins with less left of the run's time.
+const ACT_NEEDS: Duration = Duration::from_secs(20);
+/// No question to Slurm begins with less left.
+const ASK_NEEDS: Duration = Duration::from_secs(14);
+
+/// What a run is given.
+pub struct Setting<'a> {
+    /// The law.
+    pub config: &'a Config,
+    /// This node.
+    pub place: &'a Place,
+    /// This moment.
+    pub now: &'a Now,
+    /// Slurm's commands.
+    pub slurm: &'a Slurm,
+    /// Started by a slurmd that has not registered yet: this run only samples.
+    pub fresh_slurmd: bool,
+    /// When the whole run must have ended.
+    pub until: Instant,
+}
+
+impl Setting<'_> {
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether Slurm may be asked now.
+    pub fn may_ask(&self) -> bool {
+        !self.fresh_slurmd && self.left() >= ASK_NEEDS
+    }
+
+    /// Whether an action may begin now.
+    pub fn may_act(&self) -> bool {
+        !self.fresh_slurmd && self.left() >= ACT_NEEDS
+    }
+
+    /// How the ledger is opened.
+    pub fn opening(&self) -> Opening {
+        opening(self.config, LEDGER_WAIT)
+    }
+}
+
+/// How a ledger is opened under a configuration.
+pub fn opening(config: &Config, wait: Duration) -> Opening {
+    Opening { wait, max_size_bytes: config.history.max_size_bytes }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// It ran to its end; one line for people.
+    Ran(String),
+    /// Another run holds the lock; this one was counted.
+    Overlapped,
+}
+
+/// Why a run could not do its work.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The state folder or its lock.
+    State(String),
+    /// The ledger.
+    Ledger(LedgerError),
+}
+
+impl From<LedgerError> for Trouble {
+    fn from(e: LedgerError) -> Trouble {
+        Trouble::Ledger(e)
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Trouble::State(why) => write!(f, "{why}; nothing was judged"),
+            Trouble::Ledger(e) => write!(f, "{e}; nothing was judged"),
+        }
+    }
+}
+
+/// One health-check run.
+pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
+    let dir = &setting.place.dir;
+    let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
+    crate::ledger::prepare_folder(dir).map_err(state)?;
+    let (mut lock, killed) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
+        Taken::Ours(lock, killed) => (lock, killed),
+        Taken::Busy => return Ok(Ended::Overlapped),
+    };
+    eyes.start();
+    lock.phase("ledger");
+    let mut ledger = Ledger::open(dir, &setting.place.node, setting.now, setting.opening())?;
+    lock.phase("observe");
+    let snapshot = snapshot::take(setting, eyes, &mut ledger)?;
+    lock.phase("remember");
+    let run = snapshot.append(setting, &mut ledger, killed)?;
+    lock.phase("judge");
+    let mut cases = cases::open(setting, &snapshot, &mut ledger)?;
+    for case in &mut cases {
+        case.settle(setting, run, eyes, &mut ledger, &mut lock)?;
+    }
+    lock.phase("release");
+    release::ours(setting, run, &snapshot, &cases, &mut ledger)?;
+    let line = cases::summary(&snapshot, &cases, &ledger);
+    lock.finish();
+    Ok(Ended::Ran(line))
+}

@@ -1,0 +1,348 @@
+//! One job run in this run: judged, its finding recorded, one step taken, and the line that tells people.
+
+use super::eyes::Eyes;
+use super::snapshot::Snapshot;
+use super::{Setting, Trouble, questions};
+use crate::act::look::Look;
+use crate::act::{self, Deed, Desk};
+use crate::config::EnforceIn;
+use crate::ledger::{FindingClose, FindingSeen, JobAsked, Ledger, NewAction};
+use crate::lock::RunLock;
+use crate::model::*;
+use crate::policy::stage::{self, Circumstances, Step};
+use crate::policy::{self, Assessment, Finding, Guard, Judgement, judge};
+use crate::reading::{Absence, Reading};
+
+/// A job run with its history and judgement.
+pub struct Case {
+    /// What replay gave.
+    pub history: JobHistory,
+    /// What was judged of it.
+    pub assessment: Assessment,
+    cadence: Reading<Cadence>,
+}
+
+/// Replays and judges every registered job that holds GPUs here.
+pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
+    // Read again: an Epilog may have cleared a run since the snapshot, the append may have folded activity.
+    let jobs = ledger.open_runs(&setting.now.boot_id)?;
+    let asked = jobs.into_iter().filter(|j| !j.registration.gpus.is_empty()).map(|run| {
+        let units = snapshot.held.get(&run.id).cloned();
+        JobAsked { units: units.unwrap_or(Reading::Absent(Absence::NotRecorded)), run }
+    });
+    let rules = &setting.config.rules;
+    let mut enough = |seen: &Observation| policy::is_work(seen, &rules.thresholds);
+    let histories =
+        ledger.replay(&setting.now.boot_id, asked.collect(), snapshot.node_units, &mut enough, false)?;
+    let cadence = ledger.cadence(setting.now)?;
+    let judged = histories.into_iter().map(|history| {
+        let assessment = judge(&history, rules, cadence, setting.now);
+        Case { history, assessment, cadence }
+    });
+    Ok(judged.collect())
+}
+
+impl Case {
+    fn job(&self) -> &JobRun {
+        &self.history.job
+    }
+
+    /// The finding, where there is one.
+    pub fn finding(&self) -> Option<&Finding> {
+        match &self.assessment.judgement {
+            Judgement::Breaching(finding) => Some(finding),
+            _ => None,
+        }
+    }
+
+    /// Records the finding, takes one step for it, and tells people what changed.
+    pub fn settle(
+        &mut self,
+        setting: &Setting,
+        run: RunId,
+        eyes: &mut dyn Eyes,
+        ledger: &mut Ledger,
+        lock: &mut RunLock,
+    ) -> Result<(), Trouble> {
+        self.ask(setting, ledger)?;
+        let Some(finding) = self.finding().cloned() else { return self.close_finding(setting, run, ledger) };
+        let row = self.record(setting, run, &finding, ledger)?;
+        let circumstances = self.circumstances(setting, run, ledger)?;
+        match stage::escalate(&finding, &setting.config.rules, circumstances) {
+            Step::Rest => {}
+            Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
+            Step::Withheld { asked, guard, because } => self.withhold(setting, run, asked, guard, &because, ledger)?,
+            step => {
+                lock.phase("act");
+                self.perform(setting, run, row, step, eyes, ledger)?;
+                lock.phase("judge");
+            }
+        }
+        Ok(())
+    }
+
+    /// What only Slurm can say, once a finding makes it matter, or while its last word was that the job does not run.
+    fn ask(&mut self, setting: &Setting, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let not_running = self.job().details.as_ref().is_some_and(|d| d.state != JobState::Running);
+        if !self.assessment.wants_details && !not_running {
+            return Ok(());
+        }
+        if let Some(details) = questions::details(setting, self.job(), ledger)? {
+            self.history.job.details = Some(details);
+            self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
+        }
+        Ok(())
+    }
+
+    fn record(&self, setting: &Setting, run: RunId, finding: &Finding, ledger: &mut Ledger) -> Result<i64, Trouble> {
+        let units: Vec<_> = finding.units.iter().map(|u| u.uuid.clone()).collect();
+        let seen = FindingSeen {
+            job: self.job(),
+            run,
+            signature: finding.signature.word(),
+            scope: finding.scope.word(),
+            units: &units,
+            since: finding.since,
+            since_wall: finding.since_wall,
+            established: crate::units::BootMs(setting.now.boot.0 - finding.established_for_ms),
+            certified_ms: finding.evidence().certified_ms(),
+        };
+        Ok(ledger.record_finding(&seen, setting.now)?)
+    }
+
+    fn close_finding(&self, setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let how = match &self.assessment.judgement {
+            Judgement::Alive { .. } => FindingClose::Alive,
+            Judgement::Spared { guard: Guard::Exemption, .. } => FindingClose::Exempt,
+            _ => FindingClose::Lost,
+        };
+        if ledger.close_finding(self.job().id, run, how, setting.now)? {
+            let job = self.job().shown_id();
+            tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
+        }
+        Ok(())
+    }
+
+    fn circumstances(&self, setting: &Setting, run: RunId, ledger: &Ledger) -> Result<Circumstances<'_>, Trouble> {
+        Ok(Circumstances {
+            permit: setting.config.mode().permit(),
+            run,
+            job: self.job(),
+            actions: &self.history.actions,
+            node_units: self.history.node_units,
+            held_by: held_by(setting, self.job(), ledger)?,
+        })
+    }
+
+    fn alert(&self, setting: &Setting, run: RunId, row: i64, f: &Finding, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
+        let (job, gpus) = (self.job().shown_id(), gpus_words(f));
+        let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
+        tracing::warn!(
+            job,
+            user = %user.escape_debug(),
+            gpus,
+            verdict = "alert",
+            signature = f.signature.word(),
+            "job {job}: {}",
+            self.words()
+        );
+        Ok(ledger.end_action(action, Outcome::Done, "journal")?)
+    }
+
+    fn action<'a>(&'a self, verdict: Verdict, run: RunId, row: i64, f: &'a Finding) -> NewAction<'a> {
+        NewAction {
+            deed: crate::ledger::Deed::Of(verdict),
+            finding: Some(row),
+            job: self.job(),
+            run,
+            signature: f.signature.word(),
+            seen_before: "",
+            reason: None,
+        }
+    }
+
+    fn withhold(
+        &self,
+        setting: &Setting,
+        run: RunId,
+        asked: Verdict,
+        guard: Option<Guard>,
+        because: &str,
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let first = ledger.withhold(self.job().id, asked, because, run, setting.now)?;
+        if first {
+            let job = self.job().shown_id();
+            let guard = guard.map_or("", Guard::word);
+            tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
+        }
+        Ok(())
+    }
+
+    /// Drain, cancel, or the look at an earlier deed of unclear outcome.
+    fn perform(
+        &mut self,
+        setting: &Setting,
+        run: RunId,
+        finding: i64,
+        step: Step,
+        eyes: &mut dyn Eyes,
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let job = self.job().clone();
+        let mut gpus = || eyes.gpus();
+        let mut look = Look {
+            rules: &setting.config.rules,
+            gpus: &mut gpus,
+            admin_comment: setting.config.act.admin_comment,
+        };
+        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding };
+        let (asked, deed) = match step {
+            Step::Drain(warrant) => (Verdict::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
+            Step::Cancel(warrant) => (Verdict::Cancel, act::cancel(warrant, &job, &mut look, &mut desk)?),
+            Step::Reconcile(action) => {
+                let found = act::reconcile(&action, &job, &mut desk)?;
+                let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
+                tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.verdict);
+                return Ok(());
+            }
+            Step::Rest | Step::Alert | Step::Withheld { .. } => return Ok(()),
+        };
+        match deed {
+            Deed::Withheld(because) => self.withhold(setting, run, asked, None, &because, ledger),
+            Deed::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
+        }
+    }
+
+    fn tell_deed(
+        &mut self,
+        setting: &Setting,
+        asked: Verdict,
+        outcome: Outcome,
+        words: &str,
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let job = self.job().shown_id();
+        let how = format!("{outcome:?}").to_lowercase();
+        tracing::warn!(job, verdict = asked.word(), outcome = how, "job {job}: {asked} {how}: {words}");
+        match outcome {
+            Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
+            Outcome::Done if asked == Verdict::Cancel => {
+                let details = questions::over(self.job(), JobState::Completing);
+                ledger.set_details(self.job().id, &details, setting.now)?;
+                self.history.job.details = Some(details);
+                self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The judgement in one line of facts.
+    pub fn words(&self) -> String {
+        match &self.assessment.judgement {
+            Judgement::Spared { guard, because } => format!("spared ({}): {because}", guard.word()),
+            Judgement::Unjudged { guard, because } => format!("not judged ({}): {because}", guard.word()),
+            Judgement::Alive { because } => format!("alive: {because}"),
+            Judgement::Breaching(f) => facts(f),
+        }
+    }
+}
+
+/// Where a refused deed is kept, so that it is not asked for again every run.
+fn back_off(job: &JobRun, asked: Verdict) -> String {
+    format!("{asked} {}", job.id.0)
+}
+
+/// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ..."
+pub fn facts(f: &Finding) -> String {
+    use crate::policy::Signature;
+    let quiet = crate::units::human_ms(f.evidence().certified_ms());
+    let look = match f.signature {
+        Signature::Hung => "processes resident or memory held, no compute",
+        Signature::Idle => "no process, memory empty, no compute",
+        Signature::Starved => "little compute and never busy",
+        Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
+    };
+    let hours = f.wasted().hours();
+    format!("{} on {} ({}): {look} for {quiet}; {hours:.1} GPU-hours", f.signature, gpus_words(f), f.scope.word())
+}
+
+fn gpus_words(f: &Finding) -> String {
+    let list: Vec<String> = f.units.iter().map(|u| u.index.to_string()).collect();
+    format!("GPU {}", list.join(","))
+}
+
+/// Whatever about this run, node or site forbids a deed that time has made due.
+fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<String>, Trouble> {
+    let config = setting.config;
+    let thresholds = &config.rules.thresholds;
+    let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
+    let age_ms = ledger.age_ms(setting.now);
+    if age_ms.is_some_and(|age| age < hold_ms) {
+        let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
+        return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
+    }
+    if setting.fresh_slurmd {
+        return Ok(Some("slurmd has just started: this run only samples".to_owned()));
+    }
+    if !setting.may_act() {
+        return Ok(Some("too little of this run's time is left".to_owned()));
+    }
+    if let Some(why) = not_enforced(&config.enforce_in, setting, job) {
+        return Ok(Some(why));
+    }
+    let most = config.limits.max_actions_per_hour;
+    if ledger.actions_in_last_hour(setting.now)? >= most {
+        return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
+    }
+    for verdict in [Verdict::Drain, Verdict::Cancel] {
+        if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
+            return Ok(Some(format!("Slurm refused the {verdict}; it is tried again later")));
+        }
+    }
+    Ok(None)
+}
+
+/// Where `enforce_in` narrows the permit.
+fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<String> {
+    let details = job.details.as_ref();
+    let outside = |list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>| {
+        let value = told.and_then(|t| t.measured()).or(registered.measured());
+        !list.is_empty() && !value.is_some_and(|v| list.contains(v))
+    };
+    let r = &job.registration;
+    let checks = [
+        ("partitions", &narrow.partitions, details.map(|d| &d.partition), &r.partition),
+        ("accounts", &narrow.accounts, details.map(|d| &d.account), &r.account),
+        ("qos", &narrow.qos, details.map(|d| &d.qos), &r.qos),
+    ];
+    for (key, list, told, registered) in checks {
+        if outside(list, told, registered) {
+            return Some(format!("`enforce_in.{key}` does not name this job's"));
+        }
+    }
+    let place = f64::from(questions::spread(setting.place.node.as_str())) / f64::from(u32::MAX);
+    (place > narrow.node_share).then(|| format!("`enforce_in.node_share` {} leaves this node out", narrow.node_share))
+}
+
+/// One line for people: every job with its judgement, also those that are no candidates.
+pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
+    let gpus = match &snapshot.gpus {
+        Reading::Measured(report) => format!("{} GPUs read", report.units.len()),
+        Reading::Absent(why) => format!("GPUs not read: {}", why.words()),
+    };
+    let mut line = format!("{gpus}; {} jobs", cases.len());
+    for case in cases {
+        line += &format!("; {} {}", case.job().shown_id(), case.words());
+    }
+    let adapted = cases.iter().filter_map(|c| c.assessment.limits.as_ref()).flat_map(|l| &l.adapted).next();
+    if let Some(adapted) = adapted {
+        line += &format!("; {adapted}");
+    }
+    for note in ledger.notes() {
+        line += &format!("; {note}");
+    }
+    line
+}

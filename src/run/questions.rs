@@ -1,0 +1,161 @@
+//! What only Slurm can say, asked once and bounded: a job that nobody registered, and what a Prolog cannot know of
+//! one that a finding makes matter. Answers and failures are kept, with back-off: a healthy node asks nothing.
+
+use super::{Setting, Trouble};
+use crate::ledger::{Ledger, LedgerErrorKind};
+use crate::model::*;
+use crate::reading::{Absence, Reading};
+use crate::slurm::Listed;
+use crate::units::{BootMs, WallMs};
+
+/// Jobs asked about in one run; others wait for the next.
+const DISCOVERIES_A_RUN: usize = 2;
+/// `slurm.source: squeue` loads every job of the cluster at the controller: at most so often.
+const LIST_EVERY_MS: i64 = 15 * 60_000;
+
+/// Registers jobs that local evidence shows and no Prolog told of.
+pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Result<(), Trouble> {
+    let mut asked = 0;
+    for job in shown {
+        let subject = format!("discover {job}");
+        if asked == DISCOVERIES_A_RUN || !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
+            continue;
+        }
+        asked += 1;
+        match found(setting, *job) {
+            Ok(registration) => {
+                match ledger.register(setting.now, &registration) {
+                    Ok(_) => tracing::info!(job = job.get(), "job {job} found: no Prolog had registered it"),
+                    // Its Epilog came between our look and this moment.
+                    Err(e) if e.kind == LedgerErrorKind::Refused => {}
+                    Err(e) => return Err(e.into()),
+                }
+                ledger.answered(&subject, "registered", setting.now)?;
+            }
+            Err(why) => {
+                tracing::warn!(job = job.get(), "job {job} is not registered: {why}; it is not judged");
+                ledger.unanswered(&subject, setting.now)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The registration of a job as Slurm tells it: running here, with its GPUs.
+fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
+    let listed = setting.slurm.job(job).map_err(|silence| silence.to_string())?;
+    let Some(Listed::Started { uid, details, .. }) = listed else {
+        return Err("Slurm does not say that it runs".to_owned());
+    };
+    if details.state != JobState::Running {
+        return Err(format!("Slurm says it is {}", details.state.word()));
+    }
+    let gpus = setting.slurm.gpus_of(job, &details.display_id).map_err(|silence| silence.to_string())?;
+    let wall = WallMs(details.start_unix_s.saturating_mul(1000));
+    let ago_ms = (setting.now.wall.0 - wall.0).max(0);
+    let start = JobStart { boot: BootMs(setting.now.boot.0 - ago_ms), wall, source: StartSource::Slurm };
+    let not_told = Reading::Absent(Absence::NotRecorded);
+    Ok(Registration {
+        cluster: Reading::Absent(Absence::NotRecorded),
+        job,
+        restart: details.restart.measured().copied().ok_or("its restart count is not known")?,
+        sluid: Reading::Absent(Absence::NotRecorded),
+        start,
+        user: details.user,
+        uid: Reading::Measured(uid),
+        account: details.account,
+        partition: details.partition,
+        qos: details.qos,
+        nodes: details.nodes,
+        node_list: details.node_list,
+        het_leader: details.display_id.split_once('+').and_then(|(leader, _)| JobId::parse(leader)),
+        limit_end: not_told,
+        gpus: gpus.into_iter().map(GpuClaim::Index).collect(),
+        by: RegisteredBy::Discovery,
+    })
+}
+
+/// Every job that Slurm sees running here, at most every 15 minutes, at a moment that differs by node name.
+pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Trouble> {
+    const SUBJECT: &str = "list";
+    let offset_ms = i64::from(spread(setting.place.node.as_str())) % LIST_EVERY_MS;
+    let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
+    let same_slot = ledger.answer(SUBJECT)?.as_deref() == Some(slot.as_str());
+    if same_slot || !setting.may_ask() || !ledger.ask_allowed(SUBJECT, setting.now)? {
+        return Ok(Vec::new());
+    }
+    match setting.slurm.jobs_here() {
+        Ok(jobs) => {
+            ledger.answered(SUBJECT, &slot, setting.now)?;
+            let running = |j: &Listed| matches!(j, Listed::Started { details, .. } if details.state == JobState::Running);
+            Ok(jobs.iter().filter(|j| running(j)).map(Listed::job).collect())
+        }
+        Err(silence) => {
+            tracing::warn!("{silence}; jobs without a registration are unknown this run, nothing was judged on it");
+            ledger.unanswered(SUBJECT, setting.now)?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// A number that differs by name: FNV-1a.
+pub fn spread(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
+/// Asks once for what a finding makes matter (name, QOS, shown id, nodes, state), and keeps it.
+pub fn details(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<Option<JobDetails>, Trouble> {
+    let subject = format!("details {}", job.id.0);
+    if !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(None);
+    }
+    let told = told(setting, job);
+    match told {
+        Ok(details) => {
+            ledger.set_details(job.id, &details, setting.now)?;
+            // A job that does not run is asked about again, with back-off: it may go on.
+            match details.state {
+                JobState::Running => ledger.answered(&subject, details.state.word(), setting.now)?,
+                _ => ledger.unanswered(&subject, setting.now)?,
+            }
+            Ok(Some(details))
+        }
+        Err(why) => {
+            tracing::warn!(job = job.registration.job.get(), "{why}; nothing is done to job {}", job.shown_id());
+            ledger.unanswered(&subject, setting.now)?;
+            Ok(None)
+        }
+    }
+}
+
+fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
+    let id = job.registration.job;
+    let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {
+        Some(Listed::Started { details, .. }) => details,
+        Some(Listed::NotStarted { state, .. }) => over(job, state),
+        None => over(job, JobState::Ended),
+    };
+    if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running {
+        let name = setting.slurm.name(id, &details.display_id);
+        details.name = name.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
+    }
+    Ok(details)
+}
+
+/// What is left to say of a run that Slurm no longer sees here.
+pub fn over(job: &JobRun, state: JobState) -> JobDetails {
+    let r = &job.registration;
+    JobDetails {
+        state,
+        start_unix_s: r.start.wall.0.div_euclid(1000),
+        restart: Reading::Absent(Absence::NotRecorded),
+        display_id: job.shown_id(),
+        name: Reading::Absent(Absence::NotRecorded),
+        user: r.user.clone(),
+        account: r.account.clone(),
+        partition: r.partition.clone(),
+        qos: r.qos.clone(),
+        nodes: r.nodes,
+        node_list: r.node_list.clone(),
+    }
+}

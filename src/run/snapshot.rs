@@ -1,0 +1,167 @@
+//! What this run saw: the GPUs, the registered jobs, whose GPU is whose. A failed source is absent, never empty.
+
+use super::attribution::{self, Known};
+use super::eyes::{Eyes, Resident};
+use super::{Setting, Trouble, questions};
+use crate::config::SlurmSource;
+use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
+use crate::model::*;
+use crate::policy::Auto;
+use crate::policy::level::is_work_now;
+use crate::reading::Reading;
+use crate::units::{GresIndex, UnitUuid};
+use std::collections::{BTreeMap, HashMap};
+
+/// One look at node and jobs.
+pub struct Snapshot {
+    /// The GPUs, or why there is no reading of them.
+    pub gpus: Reading<GpuReport>,
+    /// The registered jobs of this boot.
+    pub jobs: Vec<JobRun>,
+    /// Whose units are whose.
+    pub held: HashMap<JobRunId, Reading<Vec<UnitRef>>>,
+    /// Allocation units of this node.
+    pub node_units: Reading<u32>,
+    residents: BTreeMap<u32, Resident>,
+    samples: BTreeMap<JobRunId, JobSample>,
+}
+
+/// Looks at everything. Jobs that local evidence shows and nobody registered are asked about, a few a run.
+pub fn take(setting: &Setting, eyes: &mut dyn Eyes, ledger: &mut Ledger) -> Result<Snapshot, Trouble> {
+    let gpus = eyes.gpus();
+    let residents = residents(&gpus, eyes);
+    register_late(setting, eyes, &residents, ledger)?;
+    let jobs = ledger.open_runs(&setting.now.boot_id)?;
+    let earlier = ledger.units(&setting.now.boot_id)?.into_iter().map(Known::from).collect();
+    let known = attribution::known(&gpus, earlier);
+    let held = attribute(setting, &jobs, &known);
+    let expected = match setting.config.gpu.expected {
+        Auto::Set(n) => Some(n),
+        Auto::Auto => None,
+    };
+    let node_units = attribution::count(&known, expected);
+    let mut snapshot = Snapshot { gpus, jobs, held, node_units, residents, samples: BTreeMap::new() };
+    for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
+        let pids = snapshot.pids_of(job);
+        snapshot.samples.insert(job.id, eyes.job(job, &pids));
+    }
+    Ok(snapshot)
+}
+
+fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Resident> {
+    let mut residents = BTreeMap::new();
+    let units = gpus.measured().map_or(&[][..], |report| &report.units);
+    for process in units.iter().filter_map(|u| u.readings.processes.measured()).flatten() {
+        residents.entry(process.pid).or_insert_with(|| eyes.resident(process.pid));
+    }
+    residents
+}
+
+/// Local evidence: job cgroups, and the cgroups of processes on the GPUs; with `source: squeue` the list too.
+fn register_late(
+    setting: &Setting,
+    eyes: &mut dyn Eyes,
+    residents: &BTreeMap<u32, Resident>,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let mut shown: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
+    shown.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
+    if setting.config.slurm.source == SlurmSource::Squeue {
+        shown.extend(questions::list(setting, ledger)?);
+    }
+    if shown.is_empty() {
+        return Ok(());
+    }
+    let registered = ledger.open_runs(&setting.now.boot_id)?;
+    shown.retain(|id| !registered.iter().any(|j| j.registration.job == *id));
+    shown.sort_unstable();
+    shown.dedup();
+    questions::discover(setting, &shown, ledger)
+}
+
+/// The mapping by gres.conf, read only where a registration names indices.
+fn attribute(setting: &Setting, jobs: &[JobRun], known: &[Known]) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
+    let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
+    if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
+        return attribution::attribute(jobs, known, None);
+    }
+    let map = setting.slurm.gres_map().ok();
+    let minor_of = |index: GresIndex| {
+        let device = map.as_ref()?.device(index)?;
+        crate::slurm::gres_conf::minor_of(device).ok()
+    };
+    let names_files = map.as_ref().is_some_and(|m| m.device(GresIndex(0)).is_some());
+    attribution::attribute(jobs, known, if names_files { Some(&minor_of) } else { None })
+}
+
+impl Snapshot {
+    /// The processes on the GPUs that the job's units hold.
+    fn pids_of(&self, job: &JobRun) -> Vec<u32> {
+        let Some(units) = self.held.get(&job.id).and_then(|h| h.measured()) else { return Vec::new() };
+        let reports = self.gpus.measured().map_or(&[][..], |report| &report.units);
+        let on_its_units = reports.iter().filter(|u| {
+            units.iter().any(|held| u.identity.uuid.measured() == Some(&held.uuid))
+        });
+        let mut pids: Vec<u32> = on_its_units
+            .filter_map(|u| u.readings.processes.measured())
+            .flatten()
+            .filter(|p| p.kind != ProcessKind::Graphics)
+            .map(|p| p.pid)
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The unit's reading of this run.
+    pub fn unit(&self, uuid: &UnitUuid) -> Option<&UnitSample> {
+        self.gpus.measured()?.units.iter().find(|u| u.identity.uuid.measured() == Some(uuid))
+    }
+
+    fn works(&self, setting: &Setting, job: &JobRun) -> bool {
+        let units = self.held.get(&job.id).and_then(|h| h.measured());
+        let works = |uuid: &UnitUuid| {
+            self.unit(uuid).is_some_and(|u| is_work_now(&u.readings, &setting.config.rules.thresholds))
+        };
+        units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
+    }
+
+    /// Remembers it all, in one transaction.
+    pub fn append(&self, setting: &Setting, ledger: &mut Ledger, killed: Option<crate::lock::Killed>) -> Result<RunId, Trouble> {
+        let mut owners = BTreeMap::new();
+        for (job, units) in &self.held {
+            for unit in units.measured().into_iter().flatten() {
+                owners.insert(unit.uuid.clone(), *job);
+            }
+        }
+        let job_run = |resident: &Resident| {
+            let id = resident.job.measured().copied().flatten()?;
+            self.jobs.iter().find(|j| j.registration.job == id).map(|j| j.id)
+        };
+        let facts = |r: &Resident| ProcessFacts { start_ticks: r.start_ticks, job_run: job_run(r) };
+        let processes = self.residents.iter().map(|(pid, r)| (*pid, facts(r))).collect();
+        let sampled = self.jobs.iter().filter_map(|job| Some((job, self.samples.get(&job.id)?)));
+        let jobs: Vec<JobInRun> = sampled
+            .map(|(job, sample)| JobInRun { run: job.id, sample: sample.clone(), active: self.works(setting, job) })
+            .collect();
+        let history = &setting.config.history;
+        let keep = Keep {
+            samples: history.keep,
+            archive: history.archive,
+            case_files: history.case_files,
+            max_size_bytes: history.max_size_bytes,
+        };
+        Ok(ledger.append(&NewRun {
+            now: setting.now,
+            killed: killed
+                .filter(|k| k.boot_id == setting.now.boot_id)
+                .map(|k| Killed { phase: k.phase, boot: k.boot, wall: k.wall }),
+            overlapped: crate::lock::take_overlaps(&setting.place.dir),
+            gpus: self.gpus.as_ref(),
+            owners: &owners,
+            processes: &processes,
+            jobs: &jobs,
+            keep: &keep,
+        })?)
+    }
+}
