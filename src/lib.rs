@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod deliver;
+pub mod gpu;
 pub mod lock;
 pub mod mode;
 pub mod model;

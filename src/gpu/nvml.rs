@@ -1,0 +1,309 @@
+//! Reads the GPUs through NVML (nvml-wrapper, and raw calls where it would lose something). It only asks: no
+//! setting of any GPU is changed. Each value stands alone, so that one failure hides neither another value
+//! nor another GPU. It may hang as long as the driver does and never shuts NVML down (that can hang too): the
+//! worker process calls it.
+
+mod codes;
+mod lists;
+mod ring;
+
+use super::wire::{Assembly, GPUS_MOST, Head, Piece};
+use super::{GpuSource, driver, unread};
+use crate::model::{GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent, Measured};
+use crate::units::*;
+use codes::{Answer, raw, value};
+use nvml_wrapper::bitmasks::InitFlags;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::error::{NvmlError, nvml_try};
+use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
+use nvml_wrapper::{Device, Nvml as Library};
+use std::ffi::{OsStr, c_int, c_uint};
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+
+/// The loader's name of the library. Driver packages since 560 ship no unversioned one
+/// (rust-nvml/nvml-wrapper#63).
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// GPUs through libnvidia-ml.
+#[derive(Clone, Debug)]
+pub struct Nvml {
+    library: Option<PathBuf>,
+}
+
+impl Nvml {
+    /// `library`: an explicit one, and then no sign of a driver is asked for; else the loader's
+    /// `libnvidia-ml.so.1`.
+    pub fn new(library: Option<PathBuf>) -> Nvml {
+        Nvml { library }
+    }
+
+    /// The whole look, handed on unit by unit.
+    pub(super) fn stream(&self, out: &mut dyn FnMut(Piece)) {
+        let library = match self.load() {
+            Ok(library) => ManuallyDrop::new(library),
+            Err(why) => return out(Piece::Begin(Absent(why))),
+        };
+        let gpus = match value(|| library.device_count()).plausible(|n| *n <= GPUS_MOST) {
+            Measured(gpus) => gpus,
+            Absent(why) => return out(Piece::Begin(Absent(why))),
+        };
+        let driver = value(|| library.sys_driver_version());
+        out(Piece::Begin(Measured(Head { driver, gpus })));
+        for index in 0..gpus {
+            gpu(&library, NvmlIndex(index), out);
+        }
+        out(Piece::End);
+    }
+
+    fn load(&self) -> Result<Library, Absence> {
+        // nvmlInit is no mere question: as root and without a driver it makes /dev/nvidiactl and starts
+        // nvidia-modprobe.
+        if self.library.is_none() && !driver::loaded() {
+            return Err(Absence::DriverNotLoaded);
+        }
+        let path = self
+            .library
+            .as_deref()
+            .map_or(OsStr::new(LIBRARY), |p| p.as_os_str());
+        // Without GPUs attached, a card in trouble cannot fail the start for all of them.
+        let flags = InitFlags::NO_GPUS | InitFlags::NO_ATTACH;
+        let library = Library::builder().lib_path(path).flags(flags).init();
+        library.map_err(|e| codes::at_start(&e, driver::loaded()))
+    }
+}
+
+impl GpuSource for Nvml {
+    fn read(&mut self) -> Reading<GpuReport> {
+        let mut assembly = Assembly::default();
+        let mut garbled = false;
+        self.stream(&mut |piece| garbled |= assembly.add(piece).is_err());
+        if garbled {
+            Absent(Absence::NotUnderstood)
+        } else {
+            assembly.report(Absence::NotAsked)
+        }
+    }
+}
+
+/// One GPU, and its instances where it is split.
+fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
+    let device = match library.device_by_index(index.0) {
+        Ok(device) => device,
+        Err(e) => return out(Piece::Unit(unread(index, codes::at_handle(&e)))),
+    };
+    let uuid = uuid(&device);
+    if let Absent(why @ (Absence::GpuLost | Absence::ResetRequired)) = uuid {
+        return out(Piece::Unit(unread(index, why)));
+    }
+    let pci = value(|| device.pci_info()).and_then(|p| match PciAddress::parse(&p.bus_id) {
+        Ok(pci) => Measured(pci),
+        Err(_) => Absent(Absence::NotUnderstood),
+    });
+    let minor = value(|| device.minor_number()).map(DeviceMinor);
+    let name = value(|| device.name());
+    let identity = UnitIdentity {
+        uuid,
+        kind: UnitKind::Gpu,
+        index,
+        minor,
+        pci,
+        name,
+    };
+    let readings = whole(library, &device);
+    let split = readings.mig == Measured(MigMode::Enabled);
+    out(Piece::Unit(UnitSample {
+        identity: identity.clone(),
+        readings,
+    }));
+    if split {
+        instances(library, &device, &identity, out);
+    }
+}
+
+/// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
+/// is not delivered, and a reader who knew it finds it not listed.
+fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut dyn FnMut(Piece)) {
+    let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count()))
+    else {
+        return;
+    };
+    for place in 0..most {
+        // Places are not dense: NOT_FOUND only says that this one is free.
+        let Ok(instance) = device.mig_device_by_index(place) else {
+            continue;
+        };
+        // SAFETY: the handle is NVML's own for this instance, used only while the library is loaded.
+        let handle = unsafe { instance.handle() };
+        let gi = value(|| raw(&library.lib().nvmlDeviceGetGpuInstanceId, handle, 0));
+        let ci = value(|| raw(&library.lib().nvmlDeviceGetComputeInstanceId, handle, 0));
+        let (Measured(gi), Measured(ci)) = (gi, ci) else {
+            continue;
+        };
+        let identity = UnitIdentity {
+            uuid: uuid(&instance),
+            kind: UnitKind::Mig {
+                parent: parent.clone(),
+                gi,
+                ci,
+            },
+            name: value(|| instance.name()),
+            ..gpu.clone()
+        };
+        // Power, energy, clocks and temperature are the whole GPU's and belong to no instance; utilization is
+        // refused under MIG (utkuozdemir/nvidia_gpu_exporter#203).
+        let memory = memory(library, &instance);
+        let readings = Readings {
+            memory,
+            processes: lists::processes(library, &instance, &memory),
+            mig: Measured(MigMode::Enabled),
+            ..Readings::absent(Absence::NotSupported)
+        };
+        out(Piece::Unit(UnitSample { identity, readings }));
+    }
+}
+
+fn uuid(device: &Device) -> Reading<UnitUuid> {
+    value(|| device.uuid()).and_then(|text| match UnitUuid::new(&text) {
+        Ok(uuid) => Measured(uuid),
+        Err(_) => Absent(Absence::NotUnderstood),
+    })
+}
+
+/// Everything that a whole GPU says of itself.
+fn whole(library: &Library, device: &Device) -> Readings {
+    let now = value(|| device.utilization_rates());
+    let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
+    let memory = memory(library, device);
+    Readings {
+        sm_util: now.as_ref().and_then(|u| percent(u.gpu)),
+        mem_util: now.as_ref().and_then(|u| percent(u.memory)),
+        sm_peak: ring::peak(library, device, ring::SM_UTILIZATION),
+        mem_peak: ring::peak(library, device, ring::MEMORY_UTILIZATION),
+        memory,
+        power: power(library, device),
+        power_limit: value(|| device.enforced_power_limit())
+            .map(|mw| Milliwatts(mw.into()))
+            .plausible(can_be_power),
+        energy: value(|| device.total_energy_consumption()).map(Millijoules),
+        sm_clock: value(|| device.clock_info(Clock::SM)).map(Megahertz),
+        sm_clock_max: value(|| device.max_clock_info(Clock::SM)).map(Megahertz),
+        temperature: value(|| device.temperature(TemperatureSensor::Gpu))
+            .map(Celsius)
+            .plausible(|c| c.0 <= 150),
+        clocks_event: clocks_event(library, device),
+        mig: value(|| device.mig_mode()).and_then(|mode| match mode.current {
+            0 => Measured(MigMode::Disabled),
+            1 => Measured(MigMode::Enabled),
+            _ => Absent(Absence::NotUnderstood),
+        }),
+        processes: lists::processes(library, device, &memory),
+    }
+}
+
+/// The v2 call, whose `used` leaves out the driver's reservation, and v1 on drivers before 510.
+fn memory(library: &Library, device: &Device) -> Reading<Memory> {
+    let v2 = value(|| device.memory_info()).map(|m| Memory {
+        used: MemoryBytes(m.used),
+        total: MemoryBytes(m.total),
+        excludes_reserved: true,
+    });
+    let read = match v2 {
+        Absent(Absence::NotSupported) => value(|| memory_v1(library, device)),
+        other => other,
+    };
+    // Unified-memory parts answer zeros on some drivers (leptonai/gpud#1170): a total of 0 is no answer.
+    read.plausible(|m| m.total.0 > 0 && m.used <= m.total)
+}
+
+/// nvmlMemory_t.
+#[repr(C)]
+#[derive(Default)]
+struct MemoryV1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+fn memory_v1(library: &Library, device: &Device) -> Answer<Memory> {
+    let call = codes::symbol(&library.lib().nvmlDeviceGetMemoryInfo)?;
+    let mut memory = MemoryV1::default();
+    // SAFETY: `MemoryV1` has the layout of nvmlMemory_t, and the handle is NVML's own.
+    nvml_try(unsafe { call(device.handle(), (&raw mut memory).cast()) })?;
+    Ok(Memory {
+        used: MemoryBytes(memory.used),
+        total: MemoryBytes(memory.total),
+        excludes_reserved: false,
+    })
+}
+
+/// No card draws ten kilowatts, and none has a limit of zero.
+fn can_be_power(power: &Milliwatts) -> bool {
+    (1..10_000_000).contains(&power.0)
+}
+
+/// The usual call, and the instantaneous field where that is refused (RTX PRO 6000 with driver 580).
+fn power(library: &Library, device: &Device) -> Reading<Milliwatts> {
+    let usual = value(|| device.power_usage()).map(u64::from);
+    let read = match usual {
+        Absent(Absence::NotSupported) => {
+            value(|| field(library, device, NVML_FI_DEV_POWER_INSTANT))
+        }
+        other => other,
+    };
+    read.map(Milliwatts)
+        .plausible(|power| power.0 == 0 || can_be_power(power))
+}
+
+/// nvmlFieldValue_t. Its value is a union of 8 bytes, kept here as they come.
+#[repr(C)]
+#[derive(Default)]
+struct Field {
+    id: c_uint,
+    scope: c_uint,
+    timestamp: i64,
+    latency_usec: i64,
+    value_type: c_uint,
+    result: c_uint,
+    value: [u8; 8],
+}
+
+/// One unsigned field. Raw: the wrapper cuts 64-bit values to 32 and translates ids by its own table.
+fn field(library: &Library, device: &Device, id: c_uint) -> Answer<u64> {
+    let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
+    let mut field = Field {
+        id,
+        ..Field::default()
+    };
+    // SAFETY: `Field` has the layout of nvmlFieldValue_t, one of it is announced, and the handle is NVML's
+    // own.
+    nvml_try(unsafe { call(device.handle(), 1 as c_int, (&raw mut field).cast()) })?;
+    nvml_try(field.result)?;
+    codes::unsigned(field.value_type, field.value)
+        .ok_or(NvmlError::UnexpectedVariant(field.value_type))
+}
+
+/// The raw mask: the wrapper would drop bits that it does not know, which newer drivers set.
+fn clocks_event(library: &Library, device: &Device) -> Reading<ClocksEventMask> {
+    // SAFETY: the handle is NVML's own, used only while the library is loaded.
+    let handle = unsafe { device.handle() };
+    let read = match value(|| {
+        raw(
+            &library.lib().nvmlDeviceGetCurrentClocksEventReasons,
+            handle,
+            0,
+        )
+    }) {
+        Absent(Absence::NotSupported) => value(|| {
+            raw(
+                &library.lib().nvmlDeviceGetCurrentClocksThrottleReasons,
+                handle,
+                0,
+            )
+        }),
+        other => other,
+    };
+    read.map(ClocksEventMask)
+}

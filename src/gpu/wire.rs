@@ -1,0 +1,296 @@
+//! What the worker says on its pipe, piece by piece, so that GPUs already read survive a later hang. Bytes
+//! are never guessed at: a frame that is torn or changed makes the whole answer "not understood".
+//!
+//! A frame is the length of its body, a checksum of its body (both 32 bits, little-endian), and the body, one
+//! [`Piece`] in postcard's form. Both ends are the same program, forked: there are no versions to agree on.
+
+use super::unread;
+use crate::model::{GpuReport, UnitKind, UnitSample};
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent, Measured};
+use crate::units::NvmlIndex;
+use serde::{Deserialize, Serialize};
+
+/// What is known before the first GPU is touched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Driver version.
+    pub driver: Reading<String>,
+    /// How many GPUs the driver lists; as many follow, each with its instances.
+    pub gpus: u32,
+}
+
+/// One message.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and nearly all are units"
+)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    /// Comes first. Absent: no GPU could be looked at, and nothing follows.
+    Begin(Reading<Head>),
+    /// One unit, as soon as it was read.
+    Unit(UnitSample),
+    /// Comes last: nothing is missing.
+    End,
+}
+
+/// Bytes or an order of pieces that no worker of ours writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Garbled;
+
+/// More GPUs than any node has: a count beyond it is a misread one.
+pub const GPUS_MOST: u32 = 256;
+
+const HEADER_BYTES: usize = 8;
+/// A unit with the longest process list has about 100 kB.
+const BODY_MOST_BYTES: usize = 1 << 20;
+
+/// FNV-1a, 32 bits: it is to catch accidents, nobody else can write to this pipe.
+fn checksum(body: &[u8]) -> u32 {
+    body.iter().fold(0x811c_9dc5, |sum, byte| {
+        (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// The frame of one piece.
+pub fn frame(piece: &Piece) -> Result<Vec<u8>, postcard::Error> {
+    let mut frame = postcard::to_extend(piece, vec![0; HEADER_BYTES])?;
+    let (header, body) = frame.split_at_mut(HEADER_BYTES);
+    header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    header[4..].copy_from_slice(&checksum(body).to_le_bytes());
+    Ok(frame)
+}
+
+/// Bytes as they arrive, cut into pieces.
+#[derive(Debug, Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+}
+
+impl Frames {
+    /// What was read from the pipe.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether every byte so far belonged to a whole frame.
+    pub fn at_boundary(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The next whole piece; `None`: more bytes are needed.
+    pub fn piece(&mut self) -> Result<Option<Piece>, Garbled> {
+        let Some((header, rest)) = self.bytes.split_at_checked(HEADER_BYTES) else {
+            return Ok(None);
+        };
+        let number = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let (length, sum) = (number(0) as usize, number(4));
+        if length > BODY_MOST_BYTES {
+            return Err(Garbled);
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        if checksum(body) != sum {
+            return Err(Garbled);
+        }
+        let (piece, left) = postcard::take_from_bytes(body).map_err(|_| Garbled)?;
+        if !left.is_empty() {
+            return Err(Garbled);
+        }
+        self.bytes.drain(..HEADER_BYTES + length);
+        Ok(Some(piece))
+    }
+}
+
+/// The answer as it grows.
+#[derive(Debug, Default)]
+pub struct Assembly {
+    head: Option<Reading<Head>>,
+    units: Vec<UnitSample>,
+    ended: bool,
+}
+
+impl Assembly {
+    /// Takes the next piece; one out of order is refused.
+    pub fn add(&mut self, piece: Piece) -> Result<(), Garbled> {
+        match (piece, &self.head) {
+            (Piece::Begin(head), None) if head.measured().is_none_or(|h| h.gpus <= GPUS_MOST) => {
+                self.ended = head.measured().is_none();
+                self.head = Some(head);
+            }
+            (Piece::Unit(unit), Some(Measured(_))) if !self.ended => self.units.push(unit),
+            (Piece::End, Some(Measured(_))) if !self.ended => self.ended = true,
+            _ => return Err(Garbled),
+        }
+        Ok(())
+    }
+
+    /// Takes every whole piece that has arrived.
+    pub fn take(&mut self, frames: &mut Frames) -> Result<(), Garbled> {
+        while let Some(piece) = frames.piece()? {
+            self.add(piece)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing can follow.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The report. Where the end never came, a GPU that was announced and not delivered is absent with
+    /// `missing`; so is the whole report where not even the announcement came.
+    pub fn report(self, missing: Absence) -> Reading<GpuReport> {
+        let head = match self.head {
+            None => return Absent(missing),
+            Some(Absent(why)) => return Absent(why),
+            Some(Measured(head)) => head,
+        };
+        let mut units = self.units;
+        let delivered = |units: &[UnitSample], index| {
+            units
+                .iter()
+                .any(|u| u.identity.kind == UnitKind::Gpu && u.identity.index == index)
+        };
+        for index in (0..head.gpus).map(NvmlIndex) {
+            if !self.ended && !delivered(&units, index) {
+                units.push(unread(index, missing));
+            }
+        }
+        Measured(GpuReport {
+            driver: head.driver,
+            units,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{MigMode, Readings, UnitIdentity};
+    use crate::units::{Percent, UnitUuid};
+    use proptest::prelude::*;
+
+    fn unit(index: u32) -> UnitSample {
+        let mut readings = Readings::absent(Absence::NotSupported);
+        readings.sm_util = Measured(Percent::new(index).unwrap());
+        readings.mig = Measured(MigMode::Disabled);
+        let uuid = Measured(UnitUuid::new(&format!("GPU-{index}")).unwrap());
+        let known = unread(NvmlIndex(index), Absence::NoData).identity;
+        UnitSample {
+            identity: UnitIdentity { uuid, ..known },
+            readings,
+        }
+    }
+
+    fn begin(gpus: u32) -> Piece {
+        Piece::Begin(Measured(Head {
+            driver: Measured("580.95.05".into()),
+            gpus,
+        }))
+    }
+
+    fn told(pieces: &[Piece]) -> Vec<u8> {
+        pieces.iter().flat_map(|p| frame(p).unwrap()).collect()
+    }
+
+    /// The report of whatever part of `bytes` holds whole frames.
+    fn heard(bytes: &[u8]) -> Result<Reading<GpuReport>, Garbled> {
+        let (mut frames, mut assembly) = (Frames::default(), Assembly::default());
+        frames.push(bytes);
+        assembly.take(&mut frames)?;
+        Ok(assembly.report(Absence::DeadlinePassed))
+    }
+
+    #[test]
+    fn what_was_read_before_a_hang_survives_it() {
+        // leptonai/gpud#117, NVIDIA/go-nvml#152 (FT-01): a call on one device never returns.
+        let bytes = told(&[begin(3), Piece::Unit(unit(0)), Piece::Unit(unit(1))]);
+        let Ok(Measured(report)) = heard(&bytes) else {
+            panic!("a report")
+        };
+        assert_eq!(
+            report.units,
+            [
+                unit(0),
+                unit(1),
+                unread(NvmlIndex(2), Absence::DeadlinePassed)
+            ]
+        );
+        assert_eq!(heard(&told(&[])), Ok(Absent(Absence::DeadlinePassed)));
+        let refused = Piece::Begin(Absent(Absence::DriverNotLoaded));
+        assert_eq!(
+            heard(&told(&[refused])),
+            Ok(Absent(Absence::DriverNotLoaded))
+        );
+    }
+
+    #[test]
+    fn pieces_arrive_whole_however_the_pipe_cuts_them() {
+        let pieces = [
+            begin(2),
+            Piece::Unit(unit(0)),
+            Piece::Unit(unit(1)),
+            Piece::End,
+        ];
+        let mut frames = Frames::default();
+        let mut seen = Vec::new();
+        for byte in told(&pieces) {
+            frames.push(&[byte]);
+            seen.extend(frames.piece().unwrap());
+        }
+        assert_eq!(seen, pieces);
+        assert!(frames.at_boundary());
+    }
+
+    #[test]
+    fn pieces_out_of_order_are_not_believed() {
+        let table = [
+            vec![Piece::End],
+            vec![Piece::Unit(unit(0))],
+            vec![begin(1), begin(1)],
+            vec![begin(1), Piece::End, Piece::Unit(unit(0))],
+            vec![
+                Piece::Begin(Absent(Absence::NoPermission)),
+                Piece::Unit(unit(0)),
+            ],
+            vec![begin(GPUS_MOST + 1)],
+        ];
+        for pieces in table {
+            assert_eq!(heard(&told(&pieces)), Err(Garbled), "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_never_becomes_another_report() {
+        let bytes = told(&[begin(1), Piece::Unit(unit(0)), Piece::End]);
+        let whole = heard(&bytes).unwrap();
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                if let Ok(report) = heard(&changed) {
+                    // A longer length only asks for bytes that never come: what stood before it is still
+                    // true.
+                    let kept = report.measured().map(|r| r.units.as_slice());
+                    let absent = [unread(NvmlIndex(0), Absence::DeadlinePassed)];
+                    assert!(
+                        kept.is_none() || kept == Some(&absent) || report == whole,
+                        "byte {at} bit {bit}"
+                    );
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_bring_the_reader_down(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = heard(&bytes);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The worker: a forked process that asks the driver and answers on a pipe of its own, so that a driver stuck
+//! in uninterruptible sleep can hang neither the run, nor slurmd's pipe, nor the run lock, and cannot pile
+//! up. It never touches the ledger and never waits for a process that may not die.
+//!
+//! Fork without exec: nothing has to be found, parsed or linked a second time (0.2 ms). That is sound only
+//! while the run has one thread and no SQLite handle, so the run starts the worker first and opens its ledger
+//! meanwhile.
+//!
+//! A thread with a watchdog would not do: a process one of whose threads sleeps in state D never leaves, and
+//! slurmd waits for the end of its output and for its exit without limit.
+
+use super::GpuSource;
+use super::nvidia_smi::NvidiaSmi;
+use super::nvml::Nvml;
+use super::wire::{Assembly, Frames, Head, Piece, frame};
+use crate::model::GpuReport;
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent, Measured};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Which source the worker asks.
+#[derive(Clone, Debug)]
+pub enum SourcePlan {
+    /// libnvidia-ml; `None`: the loader's, where a driver is loaded.
+    Nvml {
+        /// An explicit library.
+        library: Option<PathBuf>,
+    },
+    /// The nvidia-smi program.
+    NvidiaSmi {
+        /// Its absolute path.
+        program: PathBuf,
+    },
+}
+
+/// What to ask, for how long, and what keeps a second worker away.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which source.
+    pub source: SourcePlan,
+    /// Counted from [`start`].
+    pub deadline: Duration,
+    /// The lock file that a worker holds until it is really gone; on a local disk.
+    pub lock: PathBuf,
+}
+
+/// How long a lock that is held is asked again: a worker that has just answered needs a moment to be gone.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a worker that has answered may take to be gone before it is killed.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// Starts the worker and returns at once. To be called while this process has one thread and no open ledger.
+pub fn start(plan: &Plan) -> Pending {
+    let until = Instant::now() + plan.deadline;
+    match fork(plan) {
+        Ok((pid, pipe)) => Pending(State::Running(Worker { pid, pipe, until })),
+        Err(why) => Pending(State::Settled(why)),
+    }
+}
+
+/// A look that is under way.
+#[derive(Debug)]
+pub struct Pending(State);
+
+#[derive(Debug)]
+enum State {
+    Settled(Absence),
+    Running(Worker),
+}
+
+impl Pending {
+    /// The worker's pid; `None` where none was started.
+    pub fn worker(&self) -> Option<u32> {
+        match &self.0 {
+            State::Settled(_) => None,
+            State::Running(worker) => u32::try_from(worker.pid).ok(),
+        }
+    }
+
+    /// Waits for the answer, at most until the deadline. GPUs that were announced and not read by then are
+    /// absent with [`Absence::DeadlinePassed`] (with [`Absence::SourceFailed`] where the worker died); GPUs
+    /// read before are kept. The worker is then killed and left: one that cannot die keeps its lock, and the
+    /// next [`start`] answers [`Absence::WorkerStuck`].
+    pub fn finish(self) -> Reading<GpuReport> {
+        let mut worker = match self.0 {
+            State::Settled(why) => return Absent(why),
+            State::Running(worker) => worker,
+        };
+        let (mut frames, mut assembly) = (Frames::default(), Assembly::default());
+        let mut chunk = [0; 16 << 10];
+        let missing = loop {
+            match worker.hear(&mut chunk) {
+                Heard::Bytes(n) => frames.push(&chunk[..n]),
+                Heard::Late => break Absence::DeadlinePassed,
+                Heard::End if frames.at_boundary() => break Absence::SourceFailed,
+                Heard::End => return Absent(Absence::NotUnderstood),
+            }
+            if assembly.take(&mut frames).is_err() {
+                return Absent(Absence::NotUnderstood);
+            }
+            if assembly.ended() {
+                worker.until = worker.until.min(Instant::now() + LAST_WORDS);
+            }
+        };
+        assembly.report(missing)
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    pid: libc::pid_t,
+    pipe: File,
+    until: Instant,
+}
+
+enum Heard {
+    Bytes(usize),
+    End,
+    Late,
+}
+
+impl Worker {
+    /// The next bytes. What lies in the pipe is taken even after the deadline.
+    fn hear(&mut self, chunk: &mut [u8]) -> Heard {
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            // Rounded up, so that the last millisecond is slept and not spun away.
+            let ms = left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+            let mut wait = libc::pollfd {
+                fd: self.pipe.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one pollfd that outlives the call.
+            match unsafe { libc::poll(&mut wait, 1, ms) } {
+                0 => return Heard::Late,
+                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                -1 => return Heard::End,
+                _ => match self.pipe.read(chunk) {
+                    Ok(0) => return Heard::End,
+                    Ok(n) => return Heard::Bytes(n),
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => return Heard::End,
+                },
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // SAFETY: plain system calls. Only a child not yet waited for is killed, so its pid is still its own;
+        // it is never waited for with blocking: in state D not even SIGKILL ends it.
+        unsafe {
+            if libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) == 0 {
+                libc::kill(self.pid, libc::SIGKILL);
+                libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG);
+            }
+        }
+    }
+}
+
+fn fork(plan: &Plan) -> Result<(libc::pid_t, File), Absence> {
+    let failed = |what: &str, cause: io::Error| {
+        tracing::warn!("GPU worker: {what}: {cause}; no GPU was looked at");
+        Absence::SourceFailed
+    };
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&plan.lock);
+    let lock = lock.map_err(|e| {
+        failed(
+            &format!("lock `{}` cannot be opened", plan.lock.display()),
+            e,
+        )
+    })?;
+    take(&lock).map_err(|e| match e {
+        TryLockError::WouldBlock => Absence::WorkerStuck,
+        TryLockError::Error(e) => failed(
+            &format!("lock `{}` cannot be taken", plan.lock.display()),
+            e,
+        ),
+    })?;
+    let mut ends = [0; 2];
+    // SAFETY: pipe2 writes two descriptors, which the two Files then own.
+    let (reader, writer) = unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(failed("no pipe", io::Error::last_os_error()));
+        }
+        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+    };
+    let parent = std::process::id();
+    // SAFETY: the run has one thread here, so the child may do whatever a process may. It never returns.
+    match unsafe { libc::fork() } {
+        -1 => Err(failed("no process", io::Error::last_os_error())),
+        0 => work(plan, writer, &lock, parent),
+        pid => Ok((pid, reader)),
+    }
+}
+
+fn take(lock: &File) -> Result<(), TryLockError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            taken => return taken,
+        }
+    }
+}
+
+// ---------------------------------------------------------------- the child
+
+/// The child's whole life. It ends by `_exit`: destructors and exit handlers would run what belongs to the
+/// parent, and NVML's shutdown can hang.
+fn work(plan: &Plan, mut pipe: File, lock: &File, parent: u32) -> ! {
+    // A panic must not unwind into the parent's code; in a release build it aborts.
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        seclude(pipe.as_raw_fd(), lock.as_raw_fd(), parent)?;
+        let mut broken = Ok(());
+        look(&plan.source, &mut |piece| {
+            if broken.is_ok() {
+                broken = frame(&piece)
+                    .map_err(io::Error::other)
+                    .and_then(|bytes| pipe.write_all(&bytes));
+            }
+        });
+        broken
+    }));
+    // SAFETY: ends this process, and nothing else.
+    unsafe { libc::_exit(if matches!(done, Ok(Ok(()))) { 0 } else { 1 }) }
+}
+
+fn look(source: &SourcePlan, out: &mut dyn FnMut(Piece)) {
+    match source {
+        SourcePlan::Nvml { library } => Nvml::new(library.clone()).stream(out),
+        SourcePlan::NvidiaSmi { program } => match NvidiaSmi::new(program.clone()).read() {
+            Absent(why) => out(Piece::Begin(Absent(why))),
+            Measured(report) => {
+                let gpus = report.units.len() as u32;
+                out(Piece::Begin(Measured(Head {
+                    driver: report.driver,
+                    gpus,
+                })));
+                report
+                    .units
+                    .into_iter()
+                    .for_each(|unit| out(Piece::Unit(unit)));
+                out(Piece::End);
+            }
+        },
+    }
+}
+
+/// Cuts the child off from everything it inherited but its pipe and its lock.
+fn seclude(pipe: RawFd, lock: RawFd, parent: u32) -> io::Result<()> {
+    // SAFETY: plain system calls on this process alone, which has one thread.
+    unsafe {
+        // First of all: slurmd waits for the end of the output that 1 and 2 lead to.
+        let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if nowhere < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for fd in 0..=2 {
+            libc::dup2(nowhere, fd);
+        }
+        close_all_but(pipe, lock);
+        // A program that the worker starts, or that NVML starts, holds the lock too until it is gone.
+        libc::fcntl(lock, libc::F_SETFD, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() as u32 != parent {
+            return Err(io::Error::other("the run is gone"));
+        }
+        for signal in [
+            libc::SIGPIPE,
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGHUP,
+            libc::SIGALRM,
+        ] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        // NVML allocates by this limit, and slurmd often has a huge one: 24 s instead of 2
+        // (NVIDIA/nvidia-container-toolkit#1053).
+        let mut files = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
+            files = libc::rlimit {
+                rlim_cur: files.rlim_cur.min(1024),
+                rlim_max: files.rlim_max.min(1024),
+            };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+        }
+        // It changes what NVML calls a device (nvml.h). Not by std: its lock may be held by a thread that the
+        // child does not have.
+        libc::unsetenv(c"NVML_MPS_DEVICE_ENUMERATION".as_ptr());
+    }
+    Ok(())
+}
+
+fn close_all_but(one: RawFd, other: RawFd) {
+    let (low, high) = (one.min(other) as u32, one.max(other) as u32);
+    for (first, last) in [(3, low - 1), (low + 1, high - 1), (high + 1, u32::MAX)] {
+        // SAFETY: no File of this process is used any more but these two. By number, since glibc before 2.34
+        // has no such function.
+        if first <= last && unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
+            return close_one_by_one(one, other);
+        }
+    }
+}
+
+/// For kernels before 5.9, which have no close_range.
+fn close_one_by_one(one: RawFd, other: RawFd) {
+    let Ok(list) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let open: Vec<RawFd> = list
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open
+        .into_iter()
+        .filter(|fd| *fd > 2 && *fd != one && *fd != other)
+    {
+        // SAFETY: as above; the list's own descriptor is closed already, which only fails.
+        unsafe { libc::close(fd) };
+    }
+}
