@@ -6,8 +6,10 @@
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod host;
 pub mod mode;
 pub mod model;
 pub mod policy;
 pub mod reading;
+pub mod slurm;
 pub mod units;
