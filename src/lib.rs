@@ -8,9 +8,11 @@
 pub mod config;
 pub mod deliver;
 pub mod gpu;
+pub mod host;
 pub mod lock;
 pub mod mode;
 pub mod model;
 pub mod policy;
 pub mod reading;
+pub mod slurm;
 pub mod units;

@@ -1,0 +1,235 @@
+//! Slurm as this node can ask it: jobs, the node's own state, and the few things we may do to either.
+//! Every question is one command with a deadline, and its answer is an [`Answer`]: told, or not told with
+//! the reason. Silence is never an empty list, and the only node state written here is DRAIN and its undoing.
+
+pub mod cgroup;
+pub mod command;
+pub mod gres;
+pub mod gres_conf;
+pub mod hostlist;
+mod node;
+mod scontrol;
+mod show_job;
+mod squeue;
+
+pub use command::Site;
+pub use node::{NodeBase, NodeStatus};
+pub use squeue::{Listed, job_state};
+
+use crate::model::Outcome;
+use crate::reading::Absence;
+use crate::units::NodeName;
+use command::{Commands, Program};
+use std::fmt;
+
+/// What Slurm said, or why it said nothing.
+pub type Answer<T> = Result<T, NoAnswer>;
+
+/// Why there is no answer. One printable line through `Display`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// Killed at its limit. A change that was asked for may still happen: slurmctld applies what it has
+    /// received after the client is gone (measured on 22.05).
+    TimedOut {
+        /// The command.
+        program: &'static str,
+        /// Its limit.
+        limit_ms: u64,
+    },
+    /// The command ended with an error.
+    Refused {
+        /// The command.
+        program: &'static str,
+        /// Its exit status: an error number cut to 8 bits for scancel, else 1.
+        code: i32,
+        /// Its last line, at most 200 bytes.
+        text: String,
+    },
+    /// Slurm lists no node of this name: a fault of the set-up (SLURMD_NODENAME, or the host's name).
+    UnknownNode(NodeName),
+    /// The command was not run.
+    Unavailable {
+        /// The command.
+        program: &'static str,
+        /// Not found, not to be trusted, or a text that must not be passed on.
+        why: String,
+    },
+    /// It ended well and said something that is not understood, or it died of a signal.
+    NotUnderstood {
+        /// The command.
+        program: &'static str,
+        /// What was found, at most 200 bytes.
+        text: String,
+    },
+}
+
+/// Texts of slurmctld and of the clients after which a change has surely not been made. Anything else that
+/// ends with an error may have been: "Socket timed out" was followed by the drain (measured on 22.05).
+const SURELY_NOT_DONE: [&str; 8] = [
+    "Invalid user id",
+    "Access/permission denied",
+    "Invalid node name",
+    "Invalid node state",
+    "Invalid job id",
+    "Request denied",
+    "connect failure",
+    "authentication",
+];
+
+impl NoAnswer {
+    /// The reason as a reading has it.
+    pub fn absence(&self) -> Absence {
+        match self {
+            NoAnswer::TimedOut { .. } => Absence::DeadlinePassed,
+            NoAnswer::Refused { .. } | NoAnswer::Unavailable { .. } | NoAnswer::UnknownNode(_) => {
+                Absence::SourceFailed
+            }
+            NoAnswer::NotUnderstood { .. } => Absence::NotUnderstood,
+        }
+    }
+
+    /// What this means for a change that was asked for: surely not made, or not known.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            NoAnswer::Unavailable { .. } | NoAnswer::UnknownNode(_) => Outcome::Failed,
+            NoAnswer::Refused { text, .. } if SURELY_NOT_DONE.iter().any(|t| text.contains(t)) => {
+                Outcome::Failed
+            }
+            NoAnswer::Refused { .. }
+            | NoAnswer::TimedOut { .. }
+            | NoAnswer::NotUnderstood { .. } => Outcome::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoAnswer::TimedOut { program, limit_ms } => {
+                write!(
+                    f,
+                    "{program}: no answer within {} s",
+                    *limit_ms as f64 / 1000.0
+                )
+            }
+            NoAnswer::Refused {
+                program,
+                code,
+                text,
+            } => write!(f, "{program}: `{text}` (exit status {code})"),
+            NoAnswer::UnknownNode(node) => write!(f, "Slurm knows no node `{node}`"),
+            NoAnswer::Unavailable { program, why } => write!(f, "{program}: not run: {why}"),
+            NoAnswer::NotUnderstood { program, text } => {
+                write!(f, "{program}: answer not understood: {text}")
+            }
+        }
+    }
+}
+
+/// Slurm, asked from one node.
+pub struct Slurm {
+    node: NodeName,
+    commands: Commands,
+}
+
+impl Slurm {
+    /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
+    pub fn new(node: NodeName, site: Site) -> Slurm {
+        Slurm {
+            node,
+            commands: Commands::new(site),
+        }
+    }
+
+    /// The GPUs of this node as gres.conf lists them, from beside slurm.conf.
+    pub fn gres_map(&self) -> Result<gres_conf::GresMap, String> {
+        gres_conf::GresMap::read(self.commands.conf(), self.node.as_str())
+    }
+
+    /// The same node under the name that Slurm's error means.
+    fn known_node(&self, silence: NoAnswer) -> NoAnswer {
+        match &silence {
+            NoAnswer::Refused { text, .. } if text.contains("Invalid node name") => {
+                NoAnswer::UnknownNode(self.node.clone())
+            }
+            _ => silence,
+        }
+    }
+}
+
+/// A parser's complaint as an answer that was not understood.
+fn misread(program: Program, why: impl fmt::Display) -> NoAnswer {
+    NoAnswer::NotUnderstood {
+        program: program.name(),
+        text: command::one_line(why.to_string().as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_drain_is_a_failure_and_a_late_one_is_unknown() {
+        // aws/aws-parallelcluster#2467 (CT-07), ComputeCanada/puppet-magic_castle#177 (CT-08): texts of 22.05.8.
+        let refused = |text: &str| {
+            NoAnswer::Refused {
+                program: "scontrol",
+                code: 1,
+                text: text.into(),
+            }
+            .outcome()
+        };
+        let table = [
+            ("slurm_update error: Invalid user id", Outcome::Failed),
+            (
+                "You must specify a reason when ... a node. Request denied",
+                Outcome::Failed,
+            ),
+            (
+                "slurm_update error: Unable to contact slurm controller (connect failure)",
+                Outcome::Failed,
+            ),
+            (
+                "slurm_load_node error: Protocol authentication error",
+                Outcome::Failed,
+            ),
+            (
+                "slurm_update error: Socket timed out on send/recv operation",
+                Outcome::Unknown,
+            ),
+            ("a text of a later version", Outcome::Unknown),
+        ];
+        for (text, want) in table {
+            assert_eq!(refused(text), want, "{text}");
+        }
+        assert_eq!(
+            NoAnswer::TimedOut {
+                program: "scontrol",
+                limit_ms: 6000
+            }
+            .outcome(),
+            Outcome::Unknown
+        );
+    }
+
+    #[test]
+    fn every_silence_is_one_line_that_names_its_command() {
+        let timed_out = NoAnswer::TimedOut {
+            program: "squeue",
+            limit_ms: 6000,
+        };
+        assert_eq!(timed_out.to_string(), "squeue: no answer within 6 s");
+        let refused = NoAnswer::Refused {
+            program: "scontrol",
+            code: 1,
+            text: "Invalid user id".into(),
+        };
+        assert_eq!(
+            refused.to_string(),
+            "scontrol: `Invalid user id` (exit status 1)"
+        );
+        let misread = misread(Program::Squeue, "row `a\nb`");
+        assert_eq!(misread.to_string().lines().count(), 1);
+    }
+}

@@ -1,0 +1,213 @@
+//! The node's own state and Reason, from sinfo: the base state and every flag in words, in one line. A
+//! Reason is anybody's text: it is compared and shown, and cannot change the state that stands before it.
+
+use super::command::Program;
+use super::{Answer, NoAnswer, Slurm, misread};
+
+/// Full length, separator behind the state, Reason last. One REQUEST_NODE_INFO_SINGLE at the controller.
+const FIELDS: &str = "StateComplete:|,Reason:";
+/// Beside these a node counts as plain: our concern itself, and the scheduler's note that a job is to start
+/// here later (in 22.05 it sticks to idle nodes).
+const HARMLESS: [&str; 2] = ["drain", "planned"];
+
+/// A node's state without its flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeBase {
+    /// No job.
+    Idle,
+    /// Some CPUs taken.
+    Mixed,
+    /// All CPUs taken.
+    Allocated,
+    /// Any other word: nothing is done on such a node.
+    Other(String),
+}
+
+/// What Slurm says of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The state.
+    pub base: NodeBase,
+    /// Its flags, lower case, in Slurm's order: `drain`, `completing`, `not_responding`, ...
+    pub flags: Vec<String>,
+    /// The Reason, byte for byte, where there is one.
+    pub reason: Option<String>,
+}
+
+impl NodeStatus {
+    /// Drained or draining, by whomever.
+    pub fn drained(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "drain")
+    }
+
+    /// IDLE, MIXED or ALLOCATED and nothing beside but DRAIN: no power, reboot, maintenance or reservation
+    /// word, no job completing, and it responds.
+    pub fn plain(&self) -> bool {
+        !matches!(self.base, NodeBase::Other(_))
+            && self
+                .flags
+                .iter()
+                .all(|flag| HARMLESS.contains(&flag.as_str()))
+    }
+}
+
+impl Slurm {
+    /// This node's state now.
+    pub fn node(&self) -> Answer<NodeStatus> {
+        let args = [
+            "-h",
+            "-a",
+            "--local",
+            "-N",
+            "-n",
+            self.node.as_str(),
+            "-O",
+            FIELDS,
+        ];
+        let text = self
+            .commands
+            .run(Program::Sinfo, &args)
+            .map_err(|silence| self.known_node(silence))?;
+        // sinfo prints nothing for a node that Slurm does not know, with exit status 0 (measured on 22.05.8).
+        if text.trim().is_empty() {
+            return Err(NoAnswer::UnknownNode(self.node.clone()));
+        }
+        parse(&text).map_err(|why| misread(Program::Sinfo, why))
+    }
+}
+
+/// One line, or the same line for each partition that holds the node.
+fn parse(text: &str) -> Result<NodeStatus, String> {
+    let mut lines = text.lines();
+    let line = lines.next().unwrap_or("");
+    if let Some(other) = lines.find(|other| *other != line) {
+        return Err(format!("two different lines, `{line}` and `{other}`"));
+    }
+    let (state, reason) = line
+        .split_once('|')
+        .ok_or_else(|| format!("line `{line}`"))?;
+    let (base, flags) = parse_state(state).ok_or_else(|| format!("state `{state}`"))?;
+    let reason = Some(reason)
+        .filter(|r| !["", "none"].contains(r))
+        .map(str::to_owned);
+    Ok(NodeStatus {
+        base,
+        flags,
+        reason,
+    })
+}
+
+/// `allocated+drain`; also the short forms with a suffix (`IDLE~`, `ALLOC#`), whose signs are flags
+/// (sinfo(1), "NODE STATE CODES").
+fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
+    let lower = text.to_ascii_lowercase();
+    let sign = match lower.chars().last()? {
+        '*' => Some("not_responding"),
+        '~' => Some("powered_off"),
+        '#' => Some("powering_up"),
+        '!' => Some("power_off_pending"),
+        '%' => Some("powering_off"),
+        '$' => Some("maintenance"),
+        '@' => Some("reboot_requested"),
+        '^' => Some("reboot_issued"),
+        '-' => Some("planned"),
+        _ => None,
+    };
+    let words = if sign.is_some() {
+        &lower[..lower.len() - 1]
+    } else {
+        &lower[..]
+    };
+    let mut words = words.split('+');
+    let base = match words.next()? {
+        "idle" => NodeBase::Idle,
+        "mixed" | "mix" => NodeBase::Mixed,
+        "allocated" | "alloc" => NodeBase::Allocated,
+        other => NodeBase::Other(other.to_owned()),
+    };
+    let mut flags: Vec<String> = words.map(str::to_owned).collect();
+    flags.extend(sign.map(str::to_owned));
+    let is_word =
+        |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let base_ok = match &base {
+        NodeBase::Other(word) => is_word(word),
+        _ => true,
+    };
+    (base_ok && flags.iter().all(|f| is_word(f))).then_some((base, flags))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(text: &str) -> NodeStatus {
+        parse(&format!("{text}|none\n")).unwrap()
+    }
+
+    #[test]
+    fn a_state_is_a_base_and_flags_and_only_a_plain_one_is_acted_on() {
+        // mej/nhc#82, #36, clustershell#362 (ND-08).
+        let table = [
+            ("idle", true, false),
+            ("mixed", true, false),
+            ("allocated", true, false),
+            ("allocated+drain", true, true),
+            ("MIXED+PLANNED", true, false),
+            ("IDLE~", false, false),
+            ("ALLOC#", false, false),
+            ("idle+drain+reboot_requested", false, true),
+            ("reserved", false, false),
+            ("down*", false, false),
+            ("drng@", false, false),
+            ("allocated+not_responding", false, false),
+            ("mixed+completing", false, false),
+            ("idle+maintenance+reserved", false, false),
+            ("idle+drain+invalid_reg", false, true),
+            ("idle+powering_down", false, false),
+            ("unknown", false, false),
+            ("idle+a_word_of_2030", false, false),
+        ];
+        for (text, plain, drained) in table {
+            let status = state(text);
+            assert_eq!(
+                (status.plain(), status.drained()),
+                (plain, drained),
+                "{text}: {status:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn text_in_a_reason_changes_no_state() {
+        // aws/aws-parallelcluster-node#639, skypilot-org/skypilot#10839 (SP-12).
+        let status =
+            parse("mixed+drain|maint ticket=42 State=IDLE because x | idle|none [root@...]\n")
+                .unwrap();
+        assert_eq!(status.base, NodeBase::Mixed);
+        assert_eq!(
+            status.reason.as_deref(),
+            Some("maint ticket=42 State=IDLE because x | idle|none [root@...]")
+        );
+    }
+
+    #[test]
+    fn one_node_in_three_partitions_is_one_answer_and_two_answers_are_none() {
+        let line = "allocated+drain|gpu-reaper: job=1\n";
+        assert_eq!(parse(&line.repeat(3)), parse(line));
+        assert!(parse("idle|none\nidle|x\n").is_err());
+        assert!(
+            parse("idle+drain|first\nidle|none\n").is_err(),
+            "a Reason with a newline in it"
+        );
+        for text in ["|none\n", "idle\n", "idle+|x\n", "+drain|x\n", "id le|x\n"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_reason_has_none() {
+        assert_eq!(parse("idle|none\n").unwrap().reason, None);
+        assert_eq!(parse("idle|\n").unwrap().reason, None);
+        assert_eq!(parse("idle|x").unwrap().reason.as_deref(), Some("x"));
+    }
+}

@@ -1,0 +1,172 @@
+//! The few things we do to Slurm: set and lift DRAIN on this node, cancel a job, write its AdminComment;
+//! and two looks that only scontrol offers. No other node state is ever written: all others end jobs or
+//! undo what somebody else did. Who may call these is decided elsewhere, by warrant.
+
+use super::command::Program;
+use super::{Answer, NoAnswer, Slurm, misread};
+
+/// The cluster-wide brake: a reservation of this name stops every node's actions.
+const BRAKE: &str = "gpu-reaper-stop";
+
+impl Slurm {
+    /// Takes this node out of service for new jobs. A Reason that is there already is replaced by slurmctld
+    /// without a word: look first. The text arrives byte for byte (no quotes, no shell).
+    pub fn drain(&self, reason: &str) -> Answer<()> {
+        let reason = plain_text(Program::Scontrol, reason)?;
+        let (node, reason) = (
+            format!("NodeName={}", self.node),
+            format!("Reason={reason}"),
+        );
+        self.change(
+            Program::Scontrol,
+            &["update", &node, "State=DRAIN", &reason],
+        )
+    }
+
+    /// Lifts DRAIN and nothing else; the Reason goes with it. The node does not respond for some seconds
+    /// after (measured on 22.05.8). Whose drain it is must be known before.
+    pub fn undrain(&self) -> Answer<()> {
+        let node = format!("NodeName={}", self.node);
+        self.change(Program::Scontrol, &["update", &node, "State=UNDRAIN"])
+    }
+
+    /// Cancels one job, by the id that people know it by: an array's leader id would end the whole array.
+    /// `Ok` proves nothing: scancel ends well for a job that it does not know (measured).
+    pub fn cancel(&self, display_id: &str) -> Answer<()> {
+        let id = exact_id(Program::Scancel, display_id)?;
+        self.change(Program::Scancel, &[id])
+    }
+
+    /// Writes the job's AdminComment, replacing one that is there.
+    pub fn admin_comment(&self, display_id: &str, text: &str) -> Answer<()> {
+        let id = format!("JobId={}", exact_id(Program::Scontrol, display_id)?);
+        let comment = format!("AdminComment={}", plain_text(Program::Scontrol, text)?);
+        self.change(Program::Scontrol, &["update", &id, &comment])
+    }
+
+    /// Whether the job has an AdminComment. A user's text can only make it look so, never hide one.
+    pub fn has_admin_comment(&self, display_id: &str) -> Answer<bool> {
+        let id = exact_id(Program::Scontrol, display_id)?;
+        let text = self
+            .commands
+            .run(Program::Scontrol, &["--local", "show", "job", id])?;
+        if !text.starts_with("JobId=") {
+            return Err(misread(Program::Scontrol, format!("job {id}: `{text}`")));
+        }
+        Ok(text
+            .lines()
+            .any(|line| line.starts_with("   AdminComment=")))
+    }
+
+    /// Whether somebody has pulled the brake. Only a plain "not found" is a no.
+    pub fn brake(&self) -> Answer<bool> {
+        let answer = self
+            .commands
+            .run(Program::Scontrol, &["--local", "-o", "show", "res", BRAKE]);
+        match answer {
+            Ok(text) if text.starts_with(&format!("ReservationName={BRAKE} ")) => Ok(true),
+            Ok(text) => Err(misread(Program::Scontrol, format!("reservation: `{text}`"))),
+            Err(NoAnswer::Refused { text, .. })
+                if text == format!("Reservation {BRAKE} not found") =>
+            {
+                Ok(false)
+            }
+            Err(silence) => Err(silence),
+        }
+    }
+
+    fn change(&self, program: Program, args: &[&str]) -> Answer<()> {
+        self.commands
+            .run(program, args)
+            .map(drop)
+            .map_err(|silence| self.known_node(silence))
+    }
+}
+
+/// One line of printable ASCII that comes back as it was written: other tools read it line by line and key
+/// by key, slurmdbd keeps 255 bytes, and scontrol takes one quote off either end.
+fn plain_text(program: Program, text: &str) -> Answer<&str> {
+    let printable =
+        !text.is_empty() && text.len() <= 200 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let kept_whole =
+        text.trim() == text && !text.starts_with(['"', '\'']) && !text.ends_with(['"', '\'']);
+    if printable && kept_whole {
+        return Ok(text);
+    }
+    let why = "a text for Slurm is 1 to 200 bytes of printable ASCII on one line, without quotes or blanks at its ends";
+    Err(NoAnswer::Unavailable {
+        program: program.name(),
+        why: why.to_owned(),
+    })
+}
+
+/// `130`, `123_4` or `200+1`: one job, never a range of tasks.
+pub(super) fn exact_id(program: Program, id: &str) -> Answer<&str> {
+    let number = |t: &str| !t.is_empty() && t.len() <= 10 && t.bytes().all(|b| b.is_ascii_digit());
+    let one = match id.split_once(['_', '+']) {
+        Some((job, part)) => number(job) && number(part),
+        None => number(id),
+    };
+    if one {
+        return Ok(id);
+    }
+    let why = format!(
+        "`{}` is no id of one job (130, 123_4 or 200+1)",
+        id.escape_debug()
+    );
+    Err(NoAnswer::Unavailable {
+        program: program.name(),
+        why,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_plain_line_that_comes_back_as_written() {
+        // nebius/soperator#2954 (ND-06), aws/aws-parallelcluster-node#639 (ND-10).
+        let ours =
+            "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+        assert_eq!(plain_text(Program::Scontrol, ours), Ok(ours));
+        let long = "x".repeat(201);
+        for bad in [
+            "",
+            " ",
+            "a\nb",
+            "a\tb",
+            "caf\u{e9}",
+            "\"a\"",
+            "a\"",
+            "a ",
+            " a",
+            "\x1b[0m",
+            &long,
+        ] {
+            assert!(plain_text(Program::Scontrol, bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_one_job_can_be_named() {
+        for good in ["130", "123_4", "200+1"] {
+            assert!(exact_id(Program::Scancel, good).is_ok());
+        }
+        for bad in [
+            "",
+            "-u root",
+            "--ctld",
+            "123_[1-3]",
+            "1,2",
+            "1_",
+            "_1",
+            "1.0",
+            "1_2_3",
+            "1 2",
+            "12345678901",
+        ] {
+            assert!(exact_id(Program::Scancel, bad).is_err(), "{bad:?}");
+        }
+    }
+}
