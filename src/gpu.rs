@@ -4,6 +4,7 @@
 pub mod driver;
 pub mod nvidia_smi;
 pub mod nvml;
+pub mod simulated;
 pub mod wire;
 pub mod worker;
 
