@@ -617,6 +617,21 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A job run's open finding as the ledger keeps it: what is left of a breach that began before the oldest sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenFinding {
+    /// Start of the breach.
+    pub since: BootMs,
+    /// The run that opened it.
+    pub opened_run: RunId,
+    /// The run that kept it last.
+    pub last_run: RunId,
+    /// Certified breaching time as of that run.
+    pub certified_ms: i64,
+    /// Its signature's word.
+    pub signature: String,
+}
+
 /// Everything the rules may see of one job run: recovered from the ledger by replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobHistory {
@@ -631,4 +646,6 @@ pub struct JobHistory {
     pub ticks: Vec<Tick>,
     /// Actions recorded for this job run, oldest first.
     pub actions: Vec<ActionRecord>,
+    /// Its open finding, if there is one.
+    pub open_finding: Option<OpenFinding>,
 }

@@ -267,13 +267,17 @@ impl Bench<'_> {
         let signature = signature::classify(series, &evidence, units, &self.rules.thresholds);
         let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
+        let (since, since_run) = match evidence.carried() {
+            Some(row) => (row.since, row.opened_run),
+            None => (first.at, first.run),
+        };
         Judgement::Breaching(Box::new(Finding {
             signature,
             scope,
             units: named.to_vec(),
-            since: first.at,
-            since_wall: self.now.wall_of(first.at),
-            since_run: first.run,
+            since,
+            since_wall: self.now.wall_of(since),
+            since_run,
             established_for_ms: evidence.certified_ms() - window_ms,
             cap,
             capped_by,

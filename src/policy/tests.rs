@@ -92,6 +92,7 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
         node_units: Reading::Measured(units.len() as u32),
         ticks: (0..length).map(tick).collect(),
         actions: Vec::new(),
+        open_finding: None,
     }
 }
 
@@ -247,6 +248,31 @@ fn stale_samples_are_not_certified() {
     let limits = window::limits(&rules().thresholds, Cadence { median_ms: 30_000, p90_ms: 30_000 });
     let series = Series::new(&old, 1, &rules().thresholds, &limits);
     assert_eq!(window::certify(&series, 0, BootMs(NOW)), Err(Lacking::Stale(12 * MINUTE)));
+}
+
+#[test]
+fn a_breach_older_than_the_kept_samples_is_judged_as_if_they_were_all_there() {
+    let whole = history(&[vec![at(0); 481]]);
+    let full = finding(&whole);
+    // The same breach after pruning: the newest hour of samples, and the finding's own row of the run before.
+    let mut folded = whole.clone();
+    folded.ticks.drain(..360);
+    let before_last = &whole.ticks[479];
+    folded.open_finding = Some(OpenFinding {
+        since: whole.ticks[0].at,
+        opened_run: RunId(1060),
+        last_run: before_last.run,
+        certified_ms: before_last.at.since_ms(whole.ticks[0].at),
+        signature: "hung".into(),
+    });
+    let carried = finding(&folded);
+    assert_eq!(carried.since, full.since);
+    assert_eq!(carried.established_for_ms, full.established_for_ms);
+    assert_eq!(carried.wasted(), full.wasted());
+    assert_eq!((carried.signature, carried.cap), (full.signature, full.cap));
+    // A row of an earlier breach does not stretch a new one.
+    folded.ticks[0].units[0] = at(97);
+    assert!(finding(&folded).since > folded.ticks[0].at);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::level::{self, Floors, Level};
 use super::{Auto, Thresholds};
-use crate::model::{Cadence, JobHistory, Tick};
+use crate::model::{Cadence, JobHistory, OpenFinding, Tick};
 use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, Milliwatts, human_ms};
 
@@ -115,6 +115,7 @@ pub struct Series<'a> {
     paused_ms: Vec<i64>,
     warm_from: BootMs,
     limits: &'a Limits,
+    open_finding: Option<&'a OpenFinding>,
 }
 
 impl<'a> Series<'a> {
@@ -132,7 +133,8 @@ impl<'a> Series<'a> {
             .map(|t| (0..units).map(|u| level::level(&ticks[t], u, means[t][u], &floors[u], thresholds)).collect())
             .collect();
         let warm_from = BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms));
-        let mut series = Series { ticks, floors, levels, means, paused_ms: Vec::new(), warm_from, limits };
+        let open_finding = history.open_finding.as_ref();
+        let mut series = Series { ticks, floors, levels, means, paused_ms: Vec::new(), warm_from, limits, open_finding };
         series.paused_ms = (0..ticks.len()).map(|t| series.proven_idle_hole(t)).collect();
         series
     }
@@ -207,6 +209,15 @@ impl<'a> Series<'a> {
         self.ticks.partition_point(|tick| newest.at.since_ms(tick.at) > self.limits.window_ms)
     }
 
+    /// The open finding that a stretch from `from` continues beyond the oldest sample, with the tick it was last
+    /// kept at: replay reaches no further back than `history.keep`.
+    fn carried(&self, from: usize) -> Option<(&'a OpenFinding, usize)> {
+        let row = self.open_finding?;
+        let oldest = self.ticks.first()?;
+        let last = self.ticks.iter().position(|tick| tick.run == row.last_run)?;
+        (from == 0 && row.since < oldest.at).then_some((row, last))
+    }
+
     /// Certified time from tick `from` to the newest one: holes proven idle do not count.
     pub fn certified_ms(&self, from: usize) -> i64 {
         let Some(newest) = self.ticks.last() else { return 0 };
@@ -221,6 +232,7 @@ pub struct Evidence {
     since: usize,
     certified_ms: i64,
     samples: u32,
+    carried: Option<OpenFinding>,
 }
 
 impl Evidence {
@@ -234,7 +246,12 @@ impl Evidence {
         self.certified_ms
     }
 
-    /// Samples per unit within the breach.
+    /// The folded row of this breach, where it began before the oldest sample that is kept.
+    pub fn carried(&self) -> Option<&OpenFinding> {
+        self.carried.as_ref()
+    }
+
+    /// Samples per unit within the breach, as far as they are kept.
     pub fn samples(&self) -> u32 {
         self.samples
     }
@@ -258,7 +275,11 @@ pub fn certify(series: &Series, from: usize, now: BootMs) -> Result<Evidence, La
     if age_ms > series.limits.gap_ms || age_ms < 0 {
         return Err(Lacking::Stale(age_ms));
     }
-    let certified_ms = series.certified_ms(from);
+    let carried = series.carried(from);
+    let certified_ms = match &carried {
+        Some((row, last)) => row.certified_ms + series.certified_ms(*last),
+        None => series.certified_ms(from),
+    };
     if certified_ms < series.limits.window_ms {
         return Err(Lacking::Short(certified_ms));
     }
@@ -266,5 +287,5 @@ pub fn certify(series: &Series, from: usize, now: BootMs) -> Result<Evidence, La
     if samples < series.limits.min_samples {
         return Err(Lacking::Few(samples));
     }
-    Ok(Evidence { since: from, certified_ms, samples })
+    Ok(Evidence { since: from, certified_ms, samples, carried: carried.map(|(row, _)| row.clone()) })
 }
