@@ -1,11 +1,29 @@
 //! The configuration: one strict YAML file. Never half understood: any error means no action at all, and
 //! all errors are reported at once with key path and position.
+//!
+//! From text to meaning: `file` reads, `tree` parses, `schema` asks for every key (through `table`, which
+//! collects what is wrong, and `values`, which read one value each), `cross` compares keys with one another.
 
 use crate::mode::Mode;
 use crate::model::Verdict;
-use crate::policy::{Auto, Rules};
-use std::path::PathBuf;
+use crate::policy::{Auto, Exemptions, Rules, Stage, Thresholds};
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+mod cross;
+mod effective;
+mod file;
+mod quantity;
+mod schema;
+mod table;
+mod tree;
+mod values;
+
+pub use effective::show;
+
+/// Where the configuration lies unless the caller names another file.
+pub const DEFAULT_FILE: &str = "/etc/gpu-reaper-hc/config.yaml";
 
 /// Where GPU readings come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +87,23 @@ pub enum Release {
 pub struct Act {
     /// When our own drain is lifted.
     pub release: Release,
+    /// Whether that holds also for a drain with our prefix that this ledger does not know.
+    pub release_orphans: bool,
     /// Whether a cancelled job's AdminComment says why.
     pub admin_comment: bool,
+    /// Whether the job's own output is told too.
+    pub notify_job: bool,
 }
 
 /// `limits:`
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Share of the cluster's GPU nodes, 0 to 1, that may carry our drains at once.
+    pub max_drained_fraction: f64,
+    /// The same as a number of nodes; `None`: the share alone.
+    pub max_drained_nodes: Option<u32>,
+    /// Over how long the nodes' moments of acting are spread.
+    pub spread: Duration,
     /// Actions of this node in any hour; releases do not count.
     pub max_actions_per_hour: u32,
 }
@@ -91,6 +119,15 @@ pub struct History {
     pub max_size_bytes: u64,
     /// How long case files are kept.
     pub case_files: Duration,
+}
+
+/// `epilog:`
+#[derive(Clone, Debug)]
+pub struct Epilog {
+    /// How long the Epilog may look again for leftover processes.
+    pub verify: Duration,
+    /// Names of processes that are no leak.
+    pub allow: Vec<String>,
 }
 
 /// The effective configuration.
@@ -116,14 +153,21 @@ pub struct Config {
     pub act: Act,
     /// `limits:`
     pub limits: Limits,
+    /// The most that a job's own comment may exempt it for; `None`: comments are not asked.
+    pub job_comment: Option<Duration>,
     /// `history:`
     pub history: History,
-    /// What an older file says that needs no action: one note each, with its replacement.
+    /// `epilog:`
+    pub epilog: Epilog,
+    /// What is accepted but worth saying once a file: keys without effect, with what replaces them, and
+    /// settings that are probably not meant.
     pub notes: Vec<String>,
+    /// What the file says, for [`show`]; empty for defaults.
+    text: String,
 }
 
 /// `enforce_in:`; empty lists: everywhere.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EnforceIn {
     /// Partitions.
     pub partitions: Vec<String>,
@@ -144,5 +188,242 @@ impl Config {
     /// The mildest stage that acts, if any does.
     pub fn acts(&self) -> bool {
         self.rules.stages.iter().any(|s| s.verdict > Verdict::Alert)
+    }
+}
+
+/// One thing that is wrong, on one line: file, key, what was found and where, what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file, as the caller named it.
+    pub file: String,
+    /// The key, dotted, with the index of a list's item: `stages[1].after`. Empty: the file as a whole.
+    pub key: String,
+    /// What is wrong.
+    pub what: String,
+    /// Line and column, from 1, where the file has such a place.
+    pub position: Option<(usize, usize)>,
+    /// What is allowed, or what to do.
+    pub hint: String,
+}
+
+impl ConfigError {
+    fn of_file(file: &str) -> ConfigError {
+        ConfigError {
+            file: file.to_owned(),
+            key: String::new(),
+            what: String::new(),
+            position: None,
+            hint: String::new(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "config `{}`: ", self.file.escape_debug())?;
+        if !self.key.is_empty() {
+            write!(f, "`{}`: ", self.key)?;
+        }
+        f.write_str(&self.what)?;
+        if let Some((line, column)) = self.position {
+            write!(f, " at line {line} column {column}")?;
+        }
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads the configuration from `named`, or from [`DEFAULT_FILE`] where nothing is named: that one may be
+/// absent, which means [`defaults`]; a file that somebody named may not.
+///
+/// # Errors
+///
+/// Every error of the file at once. A file that says `enforce` and that others than root could have written
+/// is an error too: what it says may not be what the administrator said.
+pub fn load(named: Option<&Path>) -> Result<Config, Vec<ConfigError>> {
+    load_from(named.unwrap_or(Path::new(DEFAULT_FILE)), named.is_some())
+}
+
+fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> {
+    let name = path.display().to_string();
+    let refuse = |what: String, hint: &str| {
+        Err(vec![ConfigError {
+            what,
+            hint: hint.to_owned(),
+            ..ConfigError::of_file(&name)
+        }])
+    };
+    match file::read(path) {
+        Err(cause) => refuse(cause, ""),
+        Ok(None) if must_exist => refuse(
+            "does not exist".to_owned(),
+            "leave the name out for defaults",
+        ),
+        Ok(None) => Ok(defaults()),
+        Ok(Some((text, file))) => {
+            let mut config = parse(&text, &name)?;
+            config.file = Some(path.to_owned());
+            if config.mode == Mode::Enforce
+                && let Some(why) = file::doubt(path, &file)
+            {
+                return refuse(
+                    format!("`mode: enforce` is refused: {why}"),
+                    "root alone may be able to write it",
+                );
+            }
+            Ok(config)
+        }
+    }
+}
+
+/// Reads a configuration from text; `name` is what errors call it. Whoever calls this answers for where the
+/// text came from: only [`load`] looks at who could have written it.
+///
+/// # Errors
+///
+/// Every error of the text at once.
+pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
+    let defaults = Config {
+        file: Some(PathBuf::from(name)),
+        text: text.to_owned(),
+        ..defaults()
+    };
+    let root = match tree::read(text) {
+        Ok(Some(root)) => root,
+        Ok(None) => return Ok(defaults),
+        Err(tree::Unreadable { cause, position }) => {
+            let what = "is unusable".to_owned();
+            return Err(vec![ConfigError {
+                what,
+                position,
+                hint: cause,
+                ..ConfigError::of_file(name)
+            }]);
+        }
+    };
+    let mut check = table::Check::new(text, name);
+    let table = table::Table::new(&mut check, String::new(), Some(&root));
+    let mut config = schema::config(table, defaults);
+    cross::check(&mut check, &root, &config);
+    config.notes = std::mem::take(&mut check.notes);
+    let errors = check.errors();
+    if errors.is_empty() {
+        Ok(config)
+    } else {
+        Err(errors)
+    }
+}
+
+/// The commented default file. It says exactly what [`defaults`] answers.
+pub fn example() -> &'static str {
+    include_str!("config/example.yaml")
+}
+
+/// What holds where nothing is said: observe.
+pub fn defaults() -> Config {
+    const HOUR: u64 = 3600;
+    const DAY: u64 = 24 * HOUR;
+    Config {
+        file: None,
+        mode: Mode::Observe,
+        state_dir: PathBuf::from("/var/lib/gpu-reaper-hc"),
+        deadline: Duration::from_secs(45),
+        enforce_in: EnforceIn {
+            partitions: vec![],
+            accounts: vec![],
+            qos: vec![],
+            node_share: 1.0,
+        },
+        gpu: Gpu {
+            source: GpuSourceKind::Nvml,
+            library: None,
+            deadline: Auto::Auto,
+            scenario: None,
+            expected: Auto::Auto,
+        },
+        slurm: Slurm {
+            source: SlurmSource::Auto,
+            bin_dir: None,
+            conf: None,
+        },
+        rules: default_rules(),
+        act: Act {
+            release: Release::JobEnd,
+            release_orphans: false,
+            admin_comment: true,
+            notify_job: false,
+        },
+        limits: Limits {
+            max_drained_fraction: 0.1,
+            max_drained_nodes: None,
+            spread: Duration::from_secs(600),
+            max_actions_per_hour: 4,
+        },
+        job_comment: None,
+        history: History {
+            keep: Duration::from_secs(DAY),
+            archive: Duration::from_secs(14 * DAY),
+            max_size_bytes: 64 << 20,
+            case_files: Duration::from_secs(30 * DAY),
+        },
+        epilog: Epilog {
+            verify: Duration::from_secs(10),
+            allow: vec![],
+        },
+        notes: vec![],
+        text: String::new(),
+    }
+}
+
+fn default_rules() -> Rules {
+    const MINUTE: i64 = 60_000;
+    Rules {
+        thresholds: Thresholds {
+            util_pct: 15,
+            mem_held_fraction: 0.05,
+            idle_power: Auto::Auto,
+            window_ms: 30 * MINUTE,
+            warmup_ms: 15 * MINUTE,
+            first_activity_grace_ms: 60 * MINUTE,
+            min_samples: Auto::Auto,
+            max_sample_gap: Auto::Auto,
+        },
+        stages: vec![
+            Stage {
+                after_ms: 0,
+                verdict: Verdict::Alert,
+            },
+            Stage {
+                after_ms: 60 * MINUTE,
+                verdict: Verdict::Drain,
+            },
+        ],
+        spinning: Verdict::Drain,
+        exemptions: Exemptions::default(),
+        drain_shared: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn no_default_file_means_defaults_and_a_broken_one_does_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config.yaml");
+        let absent = load_from(&path, false).expect("defaults");
+        assert_eq!((absent.mode(), absent.file), (Mode::Observe, None));
+        symlink("nowhere", &path).expect("a link");
+        let told = load_from(&path, false).expect_err("a link to nothing");
+        assert!(told[0].what.starts_with("cannot be opened"), "{told:?}");
+        std::fs::remove_file(&path).expect("the link");
+        std::fs::write(&path, "# nothing\n").expect("a file");
+        assert_eq!(load_from(&path, false).expect("defaults").file, Some(path));
     }
 }

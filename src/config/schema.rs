@@ -1,0 +1,371 @@
+//! The keys: what each may say and what it means. One function a section, each key named once: what an error
+//! calls allowed is what is read here. Compares no two sections: that is `cross`.
+
+use super::quantity::LONGEST;
+use super::table::Table;
+use super::tree::Value;
+use super::values::*;
+use super::{
+    Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm,
+    SlurmSource,
+};
+use crate::mode::Mode;
+use crate::model::Verdict;
+use crate::policy::{Exemptions, Rules, Stage, Thresholds};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+type Words<T> = &'static [(&'static str, T)];
+
+const MODES: Words<Mode> = &[("observe", Mode::Observe), ("enforce", Mode::Enforce)];
+const VERDICTS: Words<Verdict> = &[
+    ("alert", Verdict::Alert),
+    ("drain", Verdict::Drain),
+    ("cancel", Verdict::Cancel),
+];
+const GPU_SOURCES: Words<GpuSourceKind> = &[
+    ("nvml", GpuSourceKind::Nvml),
+    ("nvidia-smi", GpuSourceKind::NvidiaSmi),
+    ("simulator", GpuSourceKind::Simulator),
+];
+const SLURM_SOURCES: Words<SlurmSource> = &[
+    ("auto", SlurmSource::Auto),
+    ("squeue", SlurmSource::Squeue),
+    ("rest", SlurmSource::Rest),
+];
+const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
+
+const SECOND: Duration = Duration::from_secs(1);
+const ANY: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
+const SHARE: RangeInclusive<f64> = 0.0..=1.0;
+const LATER: &str = "not in this version; parsed and ignored";
+
+/// The whole file; what it does not say is as in `d`.
+pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
+    let mode = t.read("mode", d.mode, word(MODES));
+    let enforce_in = enforce_in(t.table("enforce_in"), d.enforce_in);
+    let state_dir = t.read("state_dir", d.state_dir, path);
+    let deadline = t.read("deadline", d.deadline, duration(SECOND * 5..=SECOND * 55));
+    let gpu = gpu(t.table("gpu"), d.gpu);
+    let slurm = slurm(t.table("slurm"), d.slurm);
+    let thresholds = thresholds(t.table("thresholds"), d.rules.thresholds);
+    let stages = stages(&mut t, d.rules.stages);
+    let spinning = signatures(t.table("signatures"), d.rules.spinning);
+    let (act, drain_shared) = act(t.table("act"), d.act, d.rules.drain_shared);
+    let limits = limits(t.table("limits"), d.limits);
+    let (exemptions, job_comment) = exemptions(t.table("exemptions"), d.rules.exemptions);
+    let history = history(t.table("history"), d.history);
+    faults(t.table("faults"));
+    let epilog = epilog(t.table("epilog"), d.epilog);
+    slack(t.table("slack"));
+    notify(t.table("notify"));
+    metrics(t.table("metrics"));
+    daemon(&mut t);
+    t.finish();
+    let rules = Rules {
+        thresholds,
+        stages,
+        spinning,
+        exemptions,
+        drain_shared,
+    };
+    Config {
+        mode,
+        enforce_in,
+        state_dir,
+        deadline,
+        gpu,
+        slurm,
+        rules,
+        act,
+        limits,
+        job_comment,
+        history,
+        epilog,
+        ..d
+    }
+}
+
+fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
+    let enforce_in = EnforceIn {
+        partitions: t.read("partitions", d.partitions, list(name)),
+        accounts: t.read("accounts", d.accounts, list(name)),
+        qos: t.read("qos", d.qos, list(name)),
+        node_share: t.read("node_share", d.node_share, real(SHARE)),
+    };
+    t.finish();
+    enforce_in
+}
+
+fn gpu(mut t: Table<'_, '_>, d: Gpu) -> Gpu {
+    let gpu = Gpu {
+        source: t.read("source", d.source, word(GPU_SOURCES)),
+        library: t.read("library", d.library, maybe(file)),
+        deadline: t.read("deadline", d.deadline, auto(duration(SECOND..=SECOND * 55))),
+        scenario: t.read("scenario", d.scenario, maybe(file)),
+        expected: t.read("expected", d.expected, auto(whole(0..=1024))),
+    };
+    if let Some(said @ ("mig" | "on")) =
+        t.said("gpm", word(&[("off", "off"), ("mig", "mig"), ("on", "on")]))
+    {
+        t.note(&format!("gpm: {said}"), LATER);
+    }
+    t.finish();
+    gpu
+}
+
+fn slurm(mut t: Table<'_, '_>, d: Slurm) -> Slurm {
+    let slurm = Slurm {
+        source: t.read("source", d.source, word(SLURM_SOURCES)),
+        bin_dir: t.read("bin_dir", d.bin_dir, maybe(path)),
+        conf: t.read("conf", d.conf, maybe(file)),
+    };
+    let rest = [
+        (
+            "rest_url",
+            t.said("rest_url", maybe(text)).flatten().is_some(),
+        ),
+        (
+            "rest_version",
+            t.said("rest_version", maybe(text)).flatten().is_some(),
+        ),
+        (
+            "username",
+            t.said("username", maybe(name)).flatten().is_some(),
+        ),
+        (
+            "token_file",
+            t.said("token_file", maybe(secret_file)).flatten().is_some(),
+        ),
+        (
+            "token_env",
+            t.said("token_env", maybe(name)).flatten().is_some(),
+        ),
+    ];
+    if slurm.source == SlurmSource::Rest {
+        t.note("source: rest", LATER);
+    }
+    for (key, _) in rest.iter().filter(|(_, said)| *said) {
+        t.note(key, LATER);
+    }
+    t.finish();
+    slurm
+}
+
+fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {
+    let thresholds = Thresholds {
+        util_pct: t.read("util_pct", d.util_pct, whole(1..=100)),
+        mem_held_fraction: t.read("mem_held_fraction", d.mem_held_fraction, real(SHARE)),
+        idle_power: t.read(
+            "idle_power_watts",
+            d.idle_power,
+            auto(milliwatts(1.0..=2000.0)),
+        ),
+        window_ms: t.read("window", d.window_ms, millis(SECOND..=LONGEST)),
+        warmup_ms: t.read("warmup", d.warmup_ms, millis(ANY)),
+        first_activity_grace_ms: t.read(
+            "first_activity_grace",
+            d.first_activity_grace_ms,
+            millis(ANY),
+        ),
+        min_samples: t.read("min_samples", d.min_samples, auto(whole(1..=100_000))),
+        max_sample_gap: t.read(
+            "max_sample_gap",
+            d.max_sample_gap,
+            auto(millis(SECOND..=LONGEST)),
+        ),
+    };
+    t.finish();
+    thresholds
+}
+
+/// The ladder, where every rung is sound and they rise.
+fn stages(t: &mut Table<'_, '_>, d: Vec<Stage>) -> Vec<Stage> {
+    let Some(items) = t.items(
+        "stages",
+        "a list of stages, like { after: 60m, verdict: drain }; [] for none",
+    ) else {
+        return d;
+    };
+    let mut stages: Vec<Stage> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let mut t = Table::new(t.check, format!("stages[{index}]"), Some(item));
+        if !matches!(item.value, Value::Table(_)) {
+            continue;
+        }
+        let (after, verdict) = (
+            t.must("after", millis(ANY)),
+            t.must("verdict", word(VERDICTS)),
+        );
+        if let (Some(after_ms), Some(verdict)) = (after, verdict) {
+            let stage = Stage { after_ms, verdict };
+            if let Some(before) = stages.last() {
+                rises(&mut t, *before, stage);
+            }
+            stages.push(stage);
+        }
+        t.finish();
+    }
+    stages
+}
+
+fn rises(t: &mut Table<'_, '_>, before: Stage, stage: Stage) {
+    if stage.verdict <= before.verdict {
+        let what = format!("{} follows {}", stage.verdict, before.verdict);
+        t.fail(
+            what,
+            "allowed: alert, drain, cancel in this order, each at most once".to_owned(),
+        );
+    }
+    if stage.after_ms < before.after_ms {
+        t.fail(
+            "`after` falls".to_owned(),
+            "allowed: no earlier than the stage before it".to_owned(),
+        );
+    }
+}
+
+fn signatures(mut t: Table<'_, '_>, spinning: Verdict) -> Verdict {
+    let spinning = t.read("spinning", spinning, word(VERDICTS));
+    t.finish();
+    spinning
+}
+
+fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool) {
+    let drain_shared = t.read("drain_shared", drain_shared, truth);
+    let act = Act {
+        release: t.read("release", d.release, word(RELEASES)),
+        release_orphans: t.read("release_orphans", d.release_orphans, truth),
+        admin_comment: t.read("admin_comment", d.admin_comment, truth),
+        notify_job: t.read("notify_job", d.notify_job, truth),
+    };
+    if t.said("terminate", word(&[("cancel", false), ("requeue", true)])) == Some(true) {
+        t.note("terminate: requeue", LATER);
+    }
+    if t.said("warn", maybe(text)).flatten().is_some() {
+        t.note("warn", LATER);
+    }
+    t.finish();
+    (act, drain_shared)
+}
+
+fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
+    let limits = Limits {
+        max_drained_fraction: t.read("max_drained_fraction", d.max_drained_fraction, real(SHARE)),
+        max_drained_nodes: t.read(
+            "max_drained_nodes",
+            d.max_drained_nodes,
+            maybe(whole(0..=1_000_000)),
+        ),
+        spread: t.read(
+            "spread",
+            d.spread,
+            duration(Duration::ZERO..=SECOND * 86_400),
+        ),
+        max_actions_per_hour: t.read(
+            "max_actions_per_hour",
+            d.max_actions_per_hour,
+            whole(0..=1000),
+        ),
+    };
+    t.finish();
+    limits
+}
+
+fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Duration>) {
+    let exemptions = Exemptions {
+        users: t.read("users", d.users, list(name)),
+        accounts: t.read("accounts", d.accounts, list(name)),
+        partitions: t.read("partitions", d.partitions, list(name)),
+        qos: t.read("qos", d.qos, list(name)),
+        name_pattern: t.read("name_pattern", d.name_pattern, maybe(pattern)),
+        max_gpus: t.read("max_gpus", d.max_gpus, maybe(whole(1..=1_000_000))),
+        max_age_ms: t.read("max_age", d.max_age_ms, maybe(millis(SECOND..=LONGEST))),
+    };
+    let job_comment = t.read("job_comment", None, maybe(duration(SECOND..=LONGEST)));
+    t.finish();
+    (exemptions, job_comment)
+}
+
+fn history(mut t: Table<'_, '_>, d: History) -> History {
+    const MIB: u64 = 1 << 20;
+    let history = History {
+        keep: t.read("keep", d.keep, duration(SECOND..=LONGEST)),
+        archive: t.read("archive", d.archive, duration(ANY)),
+        max_size_bytes: t.read("max_size", d.max_size_bytes, size(MIB..=64 << 30)),
+        case_files: t.read("case_files", d.case_files, duration(ANY)),
+    };
+    t.finish();
+    history
+}
+
+fn epilog(mut t: Table<'_, '_>, d: Epilog) -> Epilog {
+    let epilog = Epilog {
+        verify: t.read("verify", d.verify, duration(Duration::ZERO..=SECOND * 60)),
+        allow: t.read("allow", d.allow, list(text)),
+    };
+    if t.said("on_leak", word(&[("alert", false), ("drain", true)])) == Some(true) {
+        t.note("on_leak: drain", LATER);
+    }
+    t.finish();
+    epilog
+}
+
+fn faults(mut t: Table<'_, '_>) {
+    if t.said("mode", word(MODES)) == Some(Mode::Enforce) {
+        t.note("mode: enforce", LATER);
+    }
+    let actions = t.table("actions");
+    let drains = word(&[("off", ()), ("alert", ()), ("drain", ())]);
+    if actions.each(drains) > 0 {
+        t.note("actions", LATER);
+    }
+    t.finish();
+}
+
+fn slack(mut t: Table<'_, '_>) {
+    if t.said("webhook_file", maybe(secret_file))
+        .flatten()
+        .is_some()
+    {
+        t.note("webhook_file", LATER);
+    }
+    if t.said("webhook_env", maybe(name)).flatten().is_some() {
+        t.note(
+            "webhook_env",
+            "ignored, for slurmd passes no environment; `slack.webhook_file` names a file instead",
+        );
+    }
+    t.said("min_verdict", word(VERDICTS));
+    t.finish();
+}
+
+fn notify(mut t: Table<'_, '_>) {
+    if t.said("exec", program).is_some_and(|argv| !argv.is_empty()) {
+        t.note("exec", LATER);
+    }
+    t.said("min_verdict", word(VERDICTS));
+    t.said("node_faults", truth);
+    t.finish();
+}
+
+fn metrics(mut t: Table<'_, '_>) {
+    if t.said("textfile", maybe(file)).flatten().is_some() {
+        t.note("textfile", LATER);
+    }
+    t.finish();
+}
+
+/// Keys of the older daemon that mean nothing to a program slurmd starts anew each time.
+fn daemon(t: &mut Table<'_, '_>) {
+    if t.said("interval", duration(SECOND..=LONGEST)).is_some() {
+        t.note(
+            "interval",
+            "ignored; the cadence is `HealthCheckInterval` in slurm.conf",
+        );
+    }
+    if t.said("metrics_addr", maybe(text)).flatten().is_some() {
+        let why = "ignored, for nothing listens; `metrics.textfile` names a file instead";
+        t.note("metrics_addr", why);
+    }
+}

@@ -1,0 +1,327 @@
+//! Readers of single values: each says what it found and what is allowed. None converts: a number is no text,
+//! a text is no number, null is neither, and a number without a unit is no duration.
+
+use super::quantity;
+use super::tree::{Node, Value};
+use crate::policy::Auto;
+use regex_lite::{Regex, RegexBuilder};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is wrong with one value, or with one item of a list.
+pub(super) struct Wrong {
+    pub at: usize,
+    pub index: Option<usize>,
+    pub found: String,
+    pub allowed: String,
+}
+
+/// Everything that is wrong with a value.
+pub(super) type Bad = Vec<Wrong>;
+
+/// A value as an error names it: short, on one line, and without what follows `://`, for a web hook's
+/// address is a secret and errors go to logs.
+pub(super) fn found(value: &Value<'_>) -> String {
+    match value {
+        Value::Null => "nothing (null)".to_owned(),
+        Value::Bool(value) => format!("`{value}`"),
+        Value::Whole(number) => format!("the number {number}"),
+        Value::Real(number) => format!("the number {number:?}"),
+        Value::List(_) => "a list".to_owned(),
+        Value::Table(_) => "a table of keys".to_owned(),
+        Value::Text(text) => match text.find("://") {
+            Some(at) => format!("`{}://...`", shown(&text[..at])),
+            None => format!("`{}`", shown(text)),
+        },
+    }
+}
+
+/// Text from the file, fit for one line of a log.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut line = String::new();
+    for (index, c) in text.chars().enumerate() {
+        match c {
+            _ if index == MOST => return line + "...",
+            '"' | '\'' => line.push(c),
+            _ => line.extend(c.escape_debug()),
+        }
+    }
+    line
+}
+
+fn wrong<T>(node: &Node<'_>, allowed: impl Into<String>) -> Result<T, Bad> {
+    Err(vec![Wrong {
+        at: node.at,
+        index: None,
+        found: found(&node.value),
+        allowed: allowed.into(),
+    }])
+}
+
+/// One of some words.
+pub(super) fn word<'w, T: Copy>(
+    words: &'w [(&'static str, T)],
+) -> impl Fn(&Node<'_>) -> Result<T, Bad> + 'w {
+    move |node| {
+        if let Value::Text(text) = &node.value
+            && let Some((_, meant)) = words.iter().find(|(word, _)| word == text)
+        {
+            return Ok(*meant);
+        }
+        wrong(
+            node,
+            words
+                .iter()
+                .map(|(word, _)| *word)
+                .collect::<Vec<_>>()
+                .join(" or "),
+        )
+    }
+}
+
+/// `true` or `false`; `yes` and `on` are text in YAML 1.2.
+pub(super) fn truth(node: &Node<'_>) -> Result<bool, Bad> {
+    match node.value {
+        Value::Bool(value) => Ok(value),
+        _ => wrong(node, "true or false"),
+    }
+}
+
+/// A whole number.
+pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&Node<'_>) -> Result<u32, Bad> {
+    move |node| {
+        let number = match node.value {
+            Value::Whole(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        match number.filter(|n| range.contains(n)) {
+            Some(number) => Ok(number),
+            None => wrong(
+                node,
+                format!("a whole number from {} to {}", range.start(), range.end()),
+            ),
+        }
+    }
+}
+
+/// A number with or without a fraction; never NaN or infinite, with which every comparison is false.
+pub(super) fn real(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<f64, Bad> {
+    move |node| {
+        let number = match node.value {
+            Value::Whole(number) => Some(number as f64),
+            Value::Real(number) => Some(number),
+            _ => None,
+        };
+        match number.filter(|n| range.contains(n)) {
+            Some(number) => Ok(number),
+            None => wrong(
+                node,
+                format!("a number from {} to {}", range.start(), range.end()),
+            ),
+        }
+    }
+}
+
+/// Power said in watts, kept in milliwatts.
+pub(super) fn milliwatts(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<u64, Bad> {
+    let watts = real(range);
+    move |node| watts(node).map(|w| (w * 1000.0).round() as u64)
+}
+
+/// A duration with its unit.
+pub(super) fn duration(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&Node<'_>) -> Result<Duration, Bad> {
+    move |node| {
+        let said = match &node.value {
+            Value::Text(text) => quantity::duration(text),
+            _ => None,
+        };
+        match said.filter(|d| range.contains(d)) {
+            Some(duration) => Ok(duration),
+            None => {
+                let [least, most] =
+                    [range.start(), range.end()].map(|d| quantity::duration_text(*d));
+                wrong(
+                    node,
+                    format!("a duration with a unit, like 30m or 1h30m, from {least} to {most}"),
+                )
+            }
+        }
+    }
+}
+
+/// A duration as the rules count: milliseconds.
+pub(super) fn millis(range: RangeInclusive<Duration>) -> impl Fn(&Node<'_>) -> Result<i64, Bad> {
+    let duration = duration(range);
+    move |node| duration(node).map(|d| d.as_secs() as i64 * 1000)
+}
+
+/// A size with its unit, in bytes.
+pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Node<'_>) -> Result<u64, Bad> {
+    move |node| {
+        let said = match &node.value {
+            Value::Text(text) => quantity::size(text),
+            _ => None,
+        };
+        match said.filter(|bytes| range.contains(bytes)) {
+            Some(bytes) => Ok(bytes),
+            None => {
+                let [least, most] = [range.start(), range.end()].map(|b| quantity::size_text(*b));
+                wrong(
+                    node,
+                    format!(
+                        "a size with a unit (KiB, MiB, GiB), like 64MiB, from {least} to {most}"
+                    ),
+                )
+            }
+        }
+    }
+}
+
+/// `auto`, or what the inner reader understands.
+pub(super) fn auto<T>(
+    inner: impl Fn(&Node<'_>) -> Result<T, Bad>,
+) -> impl Fn(&Node<'_>) -> Result<Auto<T>, Bad> {
+    move |node| match &node.value {
+        Value::Text(text) if text == "auto" => Ok(Auto::Auto),
+        _ => inner(node)
+            .map(Auto::Set)
+            .map_err(|bad| or_else("auto", bad)),
+    }
+}
+
+/// Null, or what the inner reader understands.
+pub(super) fn maybe<T>(
+    inner: impl Fn(&Node<'_>) -> Result<T, Bad>,
+) -> impl Fn(&Node<'_>) -> Result<Option<T>, Bad> {
+    move |node| match node.value {
+        Value::Null => Ok(None),
+        _ => inner(node).map(Some).map_err(|bad| or_else("null", bad)),
+    }
+}
+
+fn or_else(other: &str, bad: Bad) -> Bad {
+    let named = |w: Wrong| Wrong {
+        allowed: format!("{other}, or {}", w.allowed),
+        ..w
+    };
+    bad.into_iter().map(named).collect()
+}
+
+/// An absolute path: slurmd starts us in a folder of its own choosing.
+pub(super) fn path(node: &Node<'_>) -> Result<PathBuf, Bad> {
+    match &node.value {
+        Value::Text(text) if text.starts_with('/') && one_line(text) => {
+            Ok(PathBuf::from(text.as_ref()))
+        }
+        _ => wrong(node, "an absolute path"),
+    }
+}
+
+/// The absolute path of a file, never of its folder alone.
+pub(super) fn file(node: &Node<'_>) -> Result<PathBuf, Bad> {
+    match path(node) {
+        Ok(path)
+            if path.file_name().is_some()
+                && !path.as_os_str().as_encoded_bytes().ends_with(b"/") =>
+        {
+            Ok(path)
+        }
+        _ => wrong(node, "the absolute path of a file"),
+    }
+}
+
+/// The absolute path of a file that holds a secret. What stands there instead may be the secret itself:
+/// it is not shown.
+pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
+    let hidden = |w: Wrong| Wrong {
+        found: "something else (not shown)".to_owned(),
+        ..w
+    };
+    file(node).map_err(|bad| bad.into_iter().map(hidden).collect())
+}
+
+/// A program and its arguments; [] for none.
+pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
+    let argv = list(text)(node)?;
+    match argv.first() {
+        Some(program) if !program.starts_with('/') => {
+            wrong(node, "a list that begins with an absolute path")
+        }
+        _ => Ok(argv),
+    }
+}
+
+/// Text on one line.
+pub(super) fn text(node: &Node<'_>) -> Result<String, Bad> {
+    match &node.value {
+        Value::Text(text) if one_line(text) => Ok(text.to_string()),
+        _ => wrong(node, "text on one line; a number needs quotes"),
+    }
+}
+
+/// One name as Slurm knows users, accounts, partitions and QOS. `[a,b]` in quotes is a slip, not a name.
+pub(super) fn name(node: &Node<'_>) -> Result<String, Bad> {
+    match &node.value {
+        Value::Text(text) if one_line(text) && !text.contains([' ', ',']) => Ok(text.to_string()),
+        _ => wrong(
+            node,
+            "one name, without spaces or commas; a number needs quotes",
+        ),
+    }
+}
+
+/// A list, each item as the inner reader understands it; every bad item is told.
+pub(super) fn list<T>(
+    inner: impl Fn(&Node<'_>) -> Result<T, Bad>,
+) -> impl Fn(&Node<'_>) -> Result<Vec<T>, Bad> {
+    move |node| {
+        let Value::List(items) = &node.value else {
+            return wrong(node, "a list, like [first, second]; [] for none");
+        };
+        let (mut values, mut bad) = (Vec::new(), Vec::new());
+        for (index, item) in items.iter().enumerate() {
+            match inner(item) {
+                Ok(value) => values.push(value),
+                Err(wrongs) => bad.extend(wrongs.into_iter().map(|w| Wrong {
+                    index: Some(index),
+                    ..w
+                })),
+            }
+        }
+        if bad.is_empty() { Ok(values) } else { Err(bad) }
+    }
+}
+
+/// A regular expression. Compiled here, once, and only where one is said; bounded, for it may be anybody's.
+pub(super) fn pattern(node: &Node<'_>) -> Result<Regex, Bad> {
+    const MOST_PROGRAM_BYTES: usize = 256 << 10;
+    let said = match &node.value {
+        Value::Text(text) if printable(text) => text,
+        _ => return wrong(node, "a regular expression in quotes"),
+    };
+    match RegexBuilder::new(said)
+        .size_limit(MOST_PROGRAM_BYTES)
+        .build()
+    {
+        Ok(regex) => Ok(regex),
+        Err(error) => wrong(
+            node,
+            format!("a regular expression ({})", shown(&error.to_string())),
+        ),
+    }
+}
+
+/// Not empty, no control or separator character that could break a line of a log or of `config show`.
+fn printable(text: &str) -> bool {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
+    !text.is_empty() && !text.contains(breaks)
+}
+
+/// Printable, without spaces at its ends.
+fn one_line(text: &str) -> bool {
+    printable(text) && text.trim() == text
+}
