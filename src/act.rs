@@ -56,14 +56,14 @@ pub fn drain(warrant: DrainWarrant, job: &JobRun, look: &mut Look, desk: &mut De
     )?;
     let told = desk.slurm.drain(&reason);
     let (outcome, detail) = drained(&told, desk.slurm.node(), &reason);
-    desk.ledger.end_action(action, outcome, &detail)?;
+    desk.ledger.end_action(action, outcome, &detail, true)?;
     Ok(Deed::Ended(outcome, detail))
 }
 
 /// How a drain ended: seen, not believed.
 fn drained(told: &Answer<()>, seen: Answer<NodeStatus>, reason: &str) -> (Outcome, String) {
     match (told, seen) {
-        (_, Ok(node)) if node.is_drained_as(reason) => (Outcome::Done, node.to_string()),
+        (_, Ok(node)) if node.drained_as(reason) => (Outcome::Done, node.to_string()),
         (Ok(()), Ok(node)) => (Outcome::Failed, format!("Slurm took it, but shows {node}")),
         (Err(silence), _) => (silence.outcome(), silence.to_string()),
         (Ok(()), Err(silence)) => (Outcome::Unknown, silence.to_string()),
@@ -94,7 +94,7 @@ pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut 
     }
     let told = desk.slurm.cancel(&target);
     let (outcome, detail) = cancelled(&told, job, desk.slurm);
-    desk.ledger.end_action(action, outcome, &detail)?;
+    desk.ledger.end_action(action, outcome, &detail, true)?;
     Ok(Deed::Ended(outcome, detail))
 }
 
@@ -131,7 +131,7 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
     let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
-            (Ok(node), Some(reason)) => Some(node.is_drained_as(reason)),
+            (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
             _ => None,
         },
         Verdict::Cancel => match desk.slurm.job(job.registration.job) {
@@ -146,7 +146,7 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
         Some(false) if old => Outcome::Failed,
         _ => return Ok(None),
     };
-    desk.ledger.end_action(action.id, outcome, "found by looking")?;
+    desk.ledger.end_action(action.id, outcome, "found by looking", true)?;
     Ok(Some(outcome))
 }
 
@@ -162,7 +162,7 @@ pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> 
         Ok(node) => node,
         Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
     };
-    if !node.is_drained_as(reason) {
+    if !node.drained_as(reason) {
         desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
         return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
     }

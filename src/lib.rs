@@ -5,14 +5,22 @@
 
 #![warn(missing_docs)]
 
+pub mod act;
+pub mod cli;
 pub mod config;
 pub mod deliver;
+pub mod epilog;
+pub mod explain;
 pub mod gpu;
 pub mod host;
+pub mod ledger;
 pub mod lock;
 pub mod mode;
 pub mod model;
+pub mod place;
 pub mod policy;
+pub mod prolog;
 pub mod reading;
+pub mod run;
 pub mod slurm;
 pub mod units;

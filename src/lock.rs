@@ -6,7 +6,7 @@ use crate::model::Now;
 use crate::units::{BootMs, WallMs};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,14 @@ pub enum Taken {
 
 const DONE: &str = "done";
 const POLL: Duration = Duration::from_millis(20);
+
+/// Makes the node's folder, closed to others: it holds jobs' names and the lock.
+pub fn prepare_folder(dir: &Path) -> io::Result<()> {
+    match std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made,
+    }
+}
 
 /// Takes `run.lock` in `dir`, waiting at most `wait` for a run in progress. A run that gives up leaves one line
 /// in `overlap`, which the next one counts.

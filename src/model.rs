@@ -79,6 +79,21 @@ pub struct UnitIdentity {
     pub name: Reading<String>,
 }
 
+/// A unit as this node knows it, from this run's report or from an earlier one of this boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownUnit {
+    /// The key.
+    pub uuid: UnitUuid,
+    /// GPU or instance.
+    pub kind: UnitKind,
+    /// NVML index when last seen.
+    pub index: NvmlIndex,
+    /// Minor when last seen.
+    pub minor: Reading<DeviceMinor>,
+    /// Product name.
+    pub name: Reading<String>,
+}
+
 /// The highest entry of a driver's sample ring since the last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {

@@ -1,7 +1,7 @@
 //! The Prolog: environment in, one row out. No NVML, no Slurm command, a bounded wait, and never a non-zero exit,
 //! whatever is broken: a Prolog that fails drains the node and holds the job.
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Opening};
 use crate::model::*;
 use crate::place::Place;
 use crate::reading::{Absence, Reading};
@@ -20,9 +20,9 @@ pub fn process_env(name: &str) -> Option<String> {
 }
 
 /// Registers the job run of this environment; says in words what it did.
-pub fn run(place: &Place, now: &Now, env: Env) -> Result<String, String> {
+pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<String, String> {
     let registration = registration(env, now)?;
-    let mut ledger = Ledger::open(&place.dir, &place.node, now, LEDGER_WAIT).map_err(|e| {
+    let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(|e| {
         format!("{e}; job {} is not registered, the next run finds it by itself", registration.job)
     })?;
     let job = registration.job;

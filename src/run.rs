@@ -66,7 +66,7 @@ impl Setting<'_> {
 
 /// How a ledger is opened under a configuration.
 pub fn opening(config: &Config, wait: Duration) -> Opening {
-    Opening { wait, max_size_bytes: config.history.max_size_bytes }
+    Opening { wait, max_bytes: config.history.max_size_bytes }
 }
 
 /// How a run ended.
@@ -106,7 +106,7 @@ impl std::fmt::Display for Trouble {
 pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     let dir = &setting.place.dir;
     let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
-    crate::ledger::prepare_folder(dir).map_err(state)?;
+    crate::lock::prepare_folder(dir).map_err(state)?;
     let (mut lock, killed) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
         Taken::Ours(lock, killed) => (lock, killed),
         Taken::Busy => return Ok(Ended::Overlapped),

@@ -45,7 +45,7 @@ impl Look<'_> {
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
         let reason = warrant.drain().reason.as_deref().unwrap_or_default();
-        if !node.is_drained_as(reason) {
+        if !node.drained_as(reason) {
             return Err(format!("our drain no longer stands: the node is {node}"));
         }
         self.gpus_are_quiet(warrant.finding())?;
@@ -54,8 +54,8 @@ impl Look<'_> {
 
     fn job_is_the_judged_one(&self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<JobDetails, String> {
         let details = match told(desk.slurm.job(job.registration.job), "the job")? {
-            Some(Listed::Started { details, .. }) => details,
-            Some(Listed::NotStarted { state, .. }) => return Err(format!("Slurm says the job is {}", state.word())),
+            Some(Listed { details: Some(details), .. }) => details,
+            Some(Listed { state, .. }) => return Err(format!("Slurm says the job is {}", state.word())),
             None => return Err("Slurm no longer lists the job".to_owned()),
         };
         if details.state != JobState::Running {

@@ -1,37 +1,23 @@
 //! Which units a job run holds: GRES index to device file to minor to UUID, or the UUIDs that Slurm gave. A mapping
 //! that cannot be completed is unknown, never guessed; a unit that two jobs claim belongs to neither.
 
-use crate::model::{GpuClaim, GpuReport, JobRun, JobRunId, UnitKind, UnitRef};
+use crate::model::{GpuClaim, GpuReport, JobRun, JobRunId, KnownUnit, UnitKind, UnitRef};
+use crate::policy::Auto;
 use crate::reading::{Absence, Reading};
-use crate::units::{DeviceMinor, GresIndex, NvmlIndex, UnitUuid};
+use crate::units::{DeviceMinor, GresIndex, UnitUuid};
 use std::collections::HashMap;
-
-/// A unit as this node knows it, from this run's report or from an earlier one of this boot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// The key.
-    pub uuid: UnitUuid,
-    /// GPU or instance.
-    pub kind: UnitKind,
-    /// NVML index when last seen.
-    pub index: NvmlIndex,
-    /// Minor when last seen.
-    pub minor: Reading<DeviceMinor>,
-    /// Product name.
-    pub name: Reading<String>,
-}
 
 /// What slurmd's configuration says of a GRES index on this node.
 pub type MinorOf<'a> = &'a dyn Fn(GresIndex) -> Option<DeviceMinor>;
 
 /// This run's units, completed by those an earlier run of this boot saw: a card that fell off keeps its name.
-pub fn known(report: &Reading<GpuReport>, earlier: Vec<Known>) -> Vec<Known> {
-    let mut all: Vec<Known> = Vec::new();
+pub fn known(report: &Reading<GpuReport>, earlier: Vec<KnownUnit>) -> Vec<KnownUnit> {
+    let mut all: Vec<KnownUnit> = Vec::new();
     if let Reading::Measured(report) = report {
         for unit in &report.units {
             let id = &unit.identity;
             if let Reading::Measured(uuid) = &id.uuid {
-                all.push(Known {
+                all.push(KnownUnit {
                     uuid: uuid.clone(),
                     kind: id.kind.clone(),
                     index: id.index,
@@ -50,21 +36,21 @@ pub fn known(report: &Reading<GpuReport>, earlier: Vec<Known>) -> Vec<Known> {
 }
 
 /// How many allocation units this node has, where every GPU's identity is known.
-pub fn count(known: &[Known], expected: Option<u32>) -> Reading<u32> {
+pub fn count(known: &[KnownUnit], expected: Auto<u32>) -> Reading<u32> {
     match expected {
-        Some(n) => Reading::Measured(n),
-        None if known.is_empty() => Reading::Absent(Absence::NotRecorded),
-        None => Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32),
+        Auto::Set(n) => Reading::Measured(n),
+        Auto::Auto if known.is_empty() => Reading::Absent(Absence::NotRecorded),
+        Auto::Auto => Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32),
     }
 }
 
 /// A GPU that is cut into instances is allocated by its instances.
-fn is_allocatable(unit: &Known, all: &[Known]) -> bool {
+fn is_allocatable(unit: &KnownUnit, all: &[KnownUnit]) -> bool {
     !all.iter().any(|k| matches!(&k.kind, UnitKind::Mig { parent, .. } if *parent == unit.uuid))
 }
 
 /// The units of one job run.
-fn of(job: &JobRun, known: &[Known], minor_of: Option<MinorOf>) -> Reading<Vec<UnitRef>> {
+fn of(job: &JobRun, known: &[KnownUnit], minor_of: Option<MinorOf>) -> Reading<Vec<UnitRef>> {
     let mut units = Vec::new();
     for claim in &job.registration.gpus {
         let found = match claim {
@@ -80,7 +66,7 @@ fn of(job: &JobRun, known: &[Known], minor_of: Option<MinorOf>) -> Reading<Vec<U
 /// GRES index to unit. Without gres.conf's device files only where every order agrees: slurmd sorts what it detects
 /// by device file, then by PCI bus (facts of Slurm 2.2), so a card whose minor is not its NVML index, or a MIG
 /// instance, leaves the mapping unknown.
-fn by_index<'a>(index: GresIndex, known: &'a [Known], minor_of: Option<MinorOf>) -> Option<&'a Known> {
+fn by_index<'a>(index: GresIndex, known: &'a [KnownUnit], minor_of: Option<MinorOf>) -> Option<&'a KnownUnit> {
     let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
     match minor_of {
         Some(minor_of) => {
@@ -97,7 +83,7 @@ fn by_index<'a>(index: GresIndex, known: &'a [Known], minor_of: Option<MinorOf>)
 }
 
 /// The units of every job run; a job one of whose units another job claims too is not attributed.
-pub fn attribute(jobs: &[JobRun], known: &[Known], minor_of: Option<MinorOf>) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
+pub fn attribute(jobs: &[JobRun], known: &[KnownUnit], minor_of: Option<MinorOf>) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
     let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> =
         jobs.iter().map(|job| (job.id, of(job, known, minor_of))).collect();
     let mut holders: HashMap<UnitUuid, u32> = HashMap::new();
@@ -119,8 +105,8 @@ mod tests {
     use crate::model::*;
     use crate::units::*;
 
-    fn unit(minor: u32, index: u32) -> Known {
-        Known {
+    fn unit(minor: u32, index: u32) -> KnownUnit {
+        KnownUnit {
             uuid: UnitUuid::new(&format!("GPU-{minor}")).unwrap(),
             kind: UnitKind::Gpu,
             index: NvmlIndex(index),
@@ -165,7 +151,7 @@ mod tests {
     #[test]
     fn slurms_index_is_the_device_minor_not_nvmls_order() {
         // PrincetonUniversity/jobstats#34, NVIDIA/nvidia-docker#1432 (ID-01): /dev/nvidia0 is NVML index 6.
-        let known: Vec<Known> = [6, 4, 5, 7, 2, 0, 1, 3].iter().enumerate().map(|(i, m)| unit(*m, i as u32)).collect();
+        let known: Vec<KnownUnit> = [6, 4, 5, 7, 2, 0, 1, 3].iter().enumerate().map(|(i, m)| unit(*m, i as u32)).collect();
         let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
         let jobs = [job(1, &[0])];
         assert_eq!(uuids(&attribute(&jobs, &known, Some(&by_file))[&JobRunId(1)]), ["GPU-0"]);
@@ -176,7 +162,7 @@ mod tests {
     #[test]
     fn two_jobs_have_two_cards_whatever_their_local_index_is() {
         // guilbaults/slurm-job-exporter#63 (ID-02): the only GPU inside a job is called 0.
-        let known: Vec<Known> = (0..4).map(|i| unit(i, i)).collect();
+        let known: Vec<KnownUnit> = (0..4).map(|i| unit(i, i)).collect();
         let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, None);
         assert_eq!(uuids(&held[&JobRunId(1)]), ["GPU-0"]);
         assert_eq!(uuids(&held[&JobRunId(2)]), ["GPU-1"]);
@@ -185,8 +171,8 @@ mod tests {
     #[test]
     fn a_card_that_fell_off_keeps_its_name_and_renumbers_nobody() {
         // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): old index 2 is gone, the job's card now is index 4.
-        let before: Vec<Known> = (0..8).map(|i| unit(i, i)).collect();
-        let now: Vec<Known> = (0..8).filter(|m| *m != 2).enumerate().map(|(i, m)| unit(m, i as u32)).collect();
+        let before: Vec<KnownUnit> = (0..8).map(|i| unit(i, i)).collect();
+        let now: Vec<KnownUnit> = (0..8).filter(|m| *m != 2).enumerate().map(|(i, m)| unit(m, i as u32)).collect();
         let mut all = now;
         all.extend(before.into_iter().filter(|k| k.minor == Reading::Measured(DeviceMinor(2))));
         let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
@@ -197,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_card_with_two_holders_has_none() {
-        let known: Vec<Known> = (0..2).map(|i| unit(i, i)).collect();
+        let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
         let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, None);
         assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
     }

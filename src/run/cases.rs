@@ -6,12 +6,13 @@ use super::{Setting, Trouble, questions};
 use crate::act::look::Look;
 use crate::act::{self, Deed, Desk};
 use crate::config::EnforceIn;
-use crate::ledger::{FindingClose, FindingSeen, JobAsked, Ledger, NewAction};
+use crate::ledger::{self, Closing, JobAsked, Ledger, NewAction, NewFinding};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::stage::{self, Circumstances, Step};
 use crate::policy::{self, Assessment, Finding, Guard, Judgement, judge};
 use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 
 /// A job run with its history and judgement.
 pub struct Case {
@@ -35,7 +36,10 @@ pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Resu
     let histories =
         ledger.replay(&setting.now.boot_id, asked.collect(), snapshot.node_units, &mut enough, false)?;
     let cadence = ledger.cadence(setting.now)?;
-    let judged = histories.into_iter().map(|history| {
+    let mut open: Vec<_> = ledger.open_findings()?;
+    let judged = histories.into_iter().map(|mut history| {
+        let at = open.iter().position(|row| row.job_run == history.job.id);
+        history.open_finding = at.map(|at| open.swap_remove(at).into());
         let assessment = judge(&history, rules, cadence, setting.now);
         Case { history, assessment, cadence }
     });
@@ -95,31 +99,37 @@ impl Case {
     }
 
     fn record(&self, setting: &Setting, run: RunId, finding: &Finding, ledger: &mut Ledger) -> Result<i64, Trouble> {
-        let units: Vec<_> = finding.units.iter().map(|u| u.uuid.clone()).collect();
-        let seen = FindingSeen {
+        // Another start is another breach: new clocks.
+        if self.history.open_finding.as_ref().is_some_and(|open| open.since != finding.since) {
+            ledger.close_finding(self.job().id, Closing::Lost, run, setting.now)?;
+        }
+        let units: Vec<_> = finding.units.iter().map(|u| u.uuid.as_str()).collect();
+        let seen = NewFinding {
             job: self.job(),
-            run,
             signature: finding.signature.word(),
             scope: finding.scope.word(),
-            units: &units,
+            units: &units.join(","),
             since: finding.since,
-            since_wall: finding.since_wall,
-            established: crate::units::BootMs(setting.now.boot.0 - finding.established_for_ms),
+            established: BootMs(setting.now.boot.0 - finding.established_for_ms),
             certified_ms: finding.evidence().certified_ms(),
         };
-        Ok(ledger.record_finding(&seen, setting.now)?)
+        Ok(ledger.record_finding(&seen, run, setting.now)?)
     }
 
     fn close_finding(&self, setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<(), Trouble> {
-        let how = match &self.assessment.judgement {
-            Judgement::Alive { .. } => FindingClose::Alive,
-            Judgement::Spared { guard: Guard::Exemption, .. } => FindingClose::Exempt,
-            _ => FindingClose::Lost,
-        };
-        if ledger.close_finding(self.job().id, run, how, setting.now)? {
-            let job = self.job().shown_id();
-            tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
+        if self.history.open_finding.is_none() {
+            return Ok(());
         }
+        let over = self.job().details.as_ref().is_some_and(|d| matches!(d.state, JobState::Completing | JobState::Ended));
+        let how = match &self.assessment.judgement {
+            Judgement::Alive { .. } => Closing::Alive,
+            Judgement::Spared { guard: Guard::Exemption, .. } => Closing::Exempt,
+            _ if over => Closing::Ended,
+            _ => Closing::Lost,
+        };
+        ledger.close_finding(self.job().id, how, run, setting.now)?;
+        let job = self.job().shown_id();
+        tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
         Ok(())
     }
 
@@ -147,12 +157,12 @@ impl Case {
             "job {job}: {}",
             self.words()
         );
-        Ok(ledger.end_action(action, Outcome::Done, "journal")?)
+        Ok(ledger.end_action(action, Outcome::Done, "journal", false)?)
     }
 
     fn action<'a>(&'a self, verdict: Verdict, run: RunId, row: i64, f: &'a Finding) -> NewAction<'a> {
         NewAction {
-            deed: crate::ledger::Deed::Of(verdict),
+            deed: ledger::Deed::Of(verdict),
             finding: Some(row),
             job: self.job(),
             run,
@@ -171,8 +181,10 @@ impl Case {
         because: &str,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
-        let first = ledger.withhold(self.job().id, asked, because, run, setting.now)?;
-        if first {
+        let (job, deed) = (self.job().id, ledger::Deed::Of(asked));
+        let known = ledger.withheld_of(job)?;
+        ledger.withhold(job, deed, because, run, setting.now)?;
+        if !known.iter().any(|w| w.deed == deed && w.because == because) {
             let job = self.job().shown_id();
             let guard = guard.map_or("", Guard::word);
             tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
@@ -345,4 +357,16 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
         line += &format!("; {note}");
     }
     line
+}
+
+impl From<ledger::FindingRow> for OpenFinding {
+    fn from(row: ledger::FindingRow) -> OpenFinding {
+        OpenFinding {
+            since: row.since,
+            opened_run: row.opened_run,
+            last_run: row.last_run,
+            certified_ms: row.certified_ms,
+            signature: row.signature,
+        }
+    }
 }

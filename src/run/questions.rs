@@ -2,7 +2,7 @@
 //! one that a finding makes matter. Answers and failures are kept, with back-off: a healthy node asks nothing.
 
 use super::{Setting, Trouble};
-use crate::ledger::{Ledger, LedgerErrorKind};
+use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
 use crate::reading::{Absence, Reading};
 use crate::slurm::Listed;
@@ -44,7 +44,7 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
 /// The registration of a job as Slurm tells it: running here, with its GPUs.
 fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
     let listed = setting.slurm.job(job).map_err(|silence| silence.to_string())?;
-    let Some(Listed::Started { uid, details, .. }) = listed else {
+    let Some(Listed { uid, details: Some(details), .. }) = listed else {
         return Err("Slurm does not say that it runs".to_owned());
     };
     if details.state != JobState::Running {
@@ -80,15 +80,18 @@ pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Troubl
     const SUBJECT: &str = "list";
     let offset_ms = i64::from(spread(setting.place.node.as_str())) % LIST_EVERY_MS;
     let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
-    let same_slot = ledger.answer(SUBJECT)?.as_deref() == Some(slot.as_str());
-    if same_slot || !setting.may_ask() || !ledger.ask_allowed(SUBJECT, setting.now)? {
+    let due = match ledger.question(SUBJECT, setting.now)? {
+        Question::Ask => true,
+        Question::Answered { answer, .. } => answer != slot,
+        Question::Wait { .. } => false,
+    };
+    if !due || !setting.may_ask() {
         return Ok(Vec::new());
     }
     match setting.slurm.jobs_here() {
         Ok(jobs) => {
             ledger.answered(SUBJECT, &slot, setting.now)?;
-            let running = |j: &Listed| matches!(j, Listed::Started { details, .. } if details.state == JobState::Running);
-            Ok(jobs.iter().filter(|j| running(j)).map(Listed::job).collect())
+            Ok(jobs.iter().filter(|j| j.state == JobState::Running).map(|j| j.job).collect())
         }
         Err(silence) => {
             tracing::warn!("{silence}; jobs without a registration are unknown this run, nothing was judged on it");
@@ -131,8 +134,8 @@ pub fn details(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<O
 fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
     let id = job.registration.job;
     let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {
-        Some(Listed::Started { details, .. }) => details,
-        Some(Listed::NotStarted { state, .. }) => over(job, state),
+        Some(Listed { details: Some(details), .. }) => details,
+        Some(Listed { state, .. }) => over(job, state),
         None => over(job, JobState::Ended),
     };
     if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running {

@@ -1,14 +1,14 @@
 //! What this run saw: the GPUs, the registered jobs, whose GPU is whose. A failed source is absent, never empty.
 
-use super::attribution::{self, Known};
+use super::attribution;
 use super::eyes::{Eyes, Resident};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
 use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
 use crate::model::*;
-use crate::policy::Auto;
 use crate::policy::level::is_work_now;
 use crate::reading::Reading;
+use crate::slurm::Slurm;
 use crate::units::{GresIndex, UnitUuid};
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,14 +32,10 @@ pub fn take(setting: &Setting, eyes: &mut dyn Eyes, ledger: &mut Ledger) -> Resu
     let residents = residents(&gpus, eyes);
     register_late(setting, eyes, &residents, ledger)?;
     let jobs = ledger.open_runs(&setting.now.boot_id)?;
-    let earlier = ledger.units(&setting.now.boot_id)?.into_iter().map(Known::from).collect();
+    let earlier = ledger.known_units(&setting.now.boot_id)?;
     let known = attribution::known(&gpus, earlier);
-    let held = attribute(setting, &jobs, &known);
-    let expected = match setting.config.gpu.expected {
-        Auto::Set(n) => Some(n),
-        Auto::Auto => None,
-    };
-    let node_units = attribution::count(&known, expected);
+    let held = attribute(setting.slurm, &jobs, &known);
+    let node_units = attribution::count(&known, setting.config.gpu.expected);
     let mut snapshot = Snapshot { gpus, jobs, held, node_units, residents, samples: BTreeMap::new() };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
@@ -80,12 +76,12 @@ fn register_late(
 }
 
 /// The mapping by gres.conf, read only where a registration names indices.
-fn attribute(setting: &Setting, jobs: &[JobRun], known: &[Known]) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
+pub fn attribute(slurm: &Slurm, jobs: &[JobRun], known: &[KnownUnit]) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
     let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
     if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
         return attribution::attribute(jobs, known, None);
     }
-    let map = setting.slurm.gres_map().ok();
+    let map = slurm.gres_map().ok();
     let minor_of = |index: GresIndex| {
         let device = map.as_ref()?.device(index)?;
         crate::slurm::gres_conf::minor_of(device).ok()
@@ -146,10 +142,10 @@ impl Snapshot {
             .collect();
         let history = &setting.config.history;
         let keep = Keep {
-            samples: history.keep,
-            archive: history.archive,
-            case_files: history.case_files,
-            max_size_bytes: history.max_size_bytes,
+            samples_ms: history.keep.as_millis() as i64,
+            archive_ms: history.archive.as_millis() as i64,
+            case_files_ms: history.case_files.as_millis() as i64,
+            max_bytes: history.max_size_bytes,
         };
         Ok(ledger.append(&NewRun {
             now: setting.now,

@@ -3,6 +3,7 @@
 
 use super::command::Program;
 use super::{Answer, NoAnswer, Slurm, misread};
+use std::fmt;
 
 /// Full length, separator behind the state, Reason last. One REQUEST_NODE_INFO_SINGLE at the controller.
 const FIELDS: &str = "StateComplete:|,Reason:";
@@ -48,6 +49,32 @@ impl NodeStatus {
                 .flags
                 .iter()
                 .all(|flag| HARMLESS.contains(&flag.as_str()))
+    }
+}
+
+impl NodeStatus {
+    /// Drained with exactly this reason: byte for byte ours.
+    pub fn drained_as(&self, reason: &str) -> bool {
+        self.drained() && self.reason.as_deref() == Some(reason)
+    }
+}
+
+impl fmt::Display for NodeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = match &self.base {
+            NodeBase::Idle => "idle",
+            NodeBase::Mixed => "mixed",
+            NodeBase::Allocated => "allocated",
+            NodeBase::Other(word) => word,
+        };
+        f.write_str(base)?;
+        for flag in &self.flags {
+            write!(f, "+{flag}")?;
+        }
+        match &self.reason {
+            Some(reason) => write!(f, " (reason `{}`)", reason.escape_debug()),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,250 @@
+//! `--explain JOBID`: why a job is or is not judged. It judges again from the ledger with the very functions that
+//! decide, so it cannot disagree with them; it asks Slurm nothing and changes nothing.
+
+pub mod json;
+pub mod text;
+
+use crate::config::Config;
+use crate::ledger::{Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld};
+use crate::model::*;
+use crate::place::Place;
+use crate::policy::stage::{self, Next};
+use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, judge};
+use crate::reading::{Absence, Reading};
+use crate::run::{attribution, snapshot};
+use crate::slurm::Slurm;
+use std::path::Path;
+
+/// Where and by which law a job is explained.
+pub struct Asked<'a> {
+    /// The law.
+    pub config: &'a Config,
+    /// This node.
+    pub place: &'a Place,
+    /// This moment.
+    pub now: &'a Now,
+    /// For gres.conf only: no command is run.
+    pub slurm: &'a Slurm,
+}
+
+/// Everything there is to say of a registered job run.
+#[derive(Debug)]
+pub struct Told {
+    /// The node.
+    pub node: String,
+    /// This moment.
+    pub now: Now,
+    /// What replay gave.
+    pub history: JobHistory,
+    /// What was judged of it.
+    pub assessment: Assessment,
+    /// What was done for it.
+    pub actions: Vec<ActionRecord>,
+    /// What was withheld.
+    pub withheld: Vec<Withheld>,
+    /// Its findings so far, the last one open or not.
+    pub findings: Vec<FindingRow>,
+    /// What comes next.
+    pub next: Option<Next>,
+    /// Other runs of the same job that the ledger knows.
+    pub other_runs: Vec<String>,
+}
+
+/// Every answer there is, each with its own exit status.
+#[derive(Debug)]
+pub enum Answer {
+    /// The job run is registered here.
+    Told(Box<Told>),
+    /// It has ended; its case file, where one was kept.
+    Ended {
+        /// When, in words.
+        when: String,
+        /// The case file.
+        case: Option<StoredCase>,
+    },
+    /// Another node's ledger on this host knows it.
+    OtherNode(String),
+    /// Nobody here knows it.
+    Unknown,
+}
+
+impl Answer {
+    /// The exit status, as documented.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Answer::Told(told) => match &told.assessment.judgement {
+                Judgement::Breaching(_) => 0,
+                Judgement::Alive { .. } => 10,
+                Judgement::Spared { guard: Guard::Exemption, .. } => 11,
+                _ if told.history.ticks.is_empty() => 13,
+                Judgement::Spared { .. } | Judgement::Unjudged { .. } => 12,
+            },
+            Answer::Ended { .. } => 15,
+            Answer::OtherNode(_) => 16,
+            Answer::Unknown => 14,
+        }
+    }
+}
+
+/// Explains a job by any id that Slurm prints.
+pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, LedgerError> {
+    let records = find(ledger, id)?;
+    let open = |r: &&JobRecord| r.life == Life::Open && r.boot_id == asked.now.boot_id;
+    if let Some(record) = records.iter().find(open) {
+        return Ok(Answer::Told(Box::new(tell(asked, ledger, record.run.clone(), &records)?)));
+    }
+    let case = ledger.cases_of(id)?.into_iter().next();
+    if case.is_some() || !records.is_empty() {
+        return Ok(Answer::Ended { when: ended_when(&records, case.as_ref()), case });
+    }
+    Ok(match other_node(asked.place, id) {
+        Some(node) => Answer::OtherNode(node),
+        None => Answer::Unknown,
+    })
+}
+
+fn find(ledger: &Ledger, id: &str) -> Result<Vec<JobRecord>, LedgerError> {
+    match JobId::parse(id) {
+        Some(job) => {
+            let mut records = ledger.find_runs(job)?;
+            if records.is_empty() {
+                records = ledger.find_shown(id)?;
+            }
+            Ok(records)
+        }
+        None => ledger.find_shown(id),
+    }
+}
+
+fn ended_when(records: &[JobRecord], case: Option<&StoredCase>) -> String {
+    let closed = records.first().map(|r| match r.life {
+        Life::Ended(at) => format!("ended {}", at.rfc3339()),
+        Life::Requeued(at) => format!("requeued {}", at.rfc3339()),
+        Life::Replaced(at) => format!("replaced {}", at.rfc3339()),
+        Life::Open => "registered before this boot".to_owned(),
+    });
+    closed.or(case.map(|c| format!("ended {}", c.created.rfc3339()))).unwrap_or_default()
+}
+
+/// Several slurmd on one host have a ledger each.
+fn other_node(place: &Place, id: &str) -> Option<String> {
+    let siblings = std::fs::read_dir(place.dir.parent()?).ok()?.flatten();
+    let knows = |dir: &Path| {
+        let ledger = Ledger::open_read_only(dir, std::time::Duration::from_millis(200)).ok()?;
+        (!find(&ledger, id).ok()?.is_empty()).then(|| ledger.node().to_string())
+    };
+    siblings.map(|s| s.path()).filter(|dir| *dir != place.dir).find_map(|dir| knows(&dir))
+}
+
+/// Judges one registered run again.
+pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) -> Result<Told, LedgerError> {
+    let rules = &asked.config.rules;
+    let jobs = ledger.open_runs(&asked.now.boot_id)?;
+    let known = ledger.known_units(&asked.now.boot_id)?;
+    let held = snapshot::attribute(asked.slurm, &jobs, &known);
+    let units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
+    let node_units = attribution::count(&known, asked.config.gpu.expected);
+    let id = run.id;
+    let everything = vec![JobAsked { run: run.clone(), units }];
+    let mut history = match ledger
+        .replay(&asked.now.boot_id, everything, node_units, &mut |seen| policy::is_work(seen, &rules.thresholds), true)?
+        .pop()
+    {
+        Some(history) => history,
+        None => empty(run),
+    };
+    history.open_finding = ledger.open_findings()?.into_iter().find(|f| f.job_run == id).map(Into::into);
+    let assessment = judge(&history, rules, ledger.cadence(asked.now)?, asked.now);
+    let mut told = Told {
+        node: asked.place.node.to_string(),
+        now: asked.now.clone(),
+        actions: ledger.actions_of(id)?,
+        withheld: ledger.withheld_of(id)?,
+        findings: ledger.findings_of(id)?,
+        next: None,
+        other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
+        history,
+        assessment,
+    };
+    told.next = told.finding().and_then(|f| stage::next(f, &rules.stages));
+    told.add_stage_guards(asked);
+    Ok(told)
+}
+
+fn empty(run: JobRun) -> JobHistory {
+    JobHistory {
+        job: run,
+        units: Reading::Absent(Absence::NotRecorded),
+        node_units: Reading::Absent(Absence::NotRecorded),
+        ticks: Vec::new(),
+        actions: Vec::new(),
+        open_finding: None,
+    }
+}
+
+fn other_run(record: &JobRecord) -> String {
+    let r = &record.run.registration;
+    format!("restart {}, started {}", r.restart, r.start.wall.rfc3339())
+}
+
+impl Told {
+    /// The finding, where there is one.
+    pub fn finding(&self) -> Option<&Finding> {
+        match &self.assessment.judgement {
+            Judgement::Breaching(finding) => Some(finding),
+            _ => None,
+        }
+    }
+
+    /// spared, unjudged, alive or breaching.
+    pub fn judgement_word(&self) -> &'static str {
+        self.assessment.judgement.word()
+    }
+
+    /// The guard that spared it or found the evidence lacking.
+    pub fn guard(&self) -> Option<Guard> {
+        match &self.assessment.judgement {
+            Judgement::Spared { guard, .. } | Judgement::Unjudged { guard, .. } => Some(*guard),
+            _ => None,
+        }
+    }
+
+    /// The two guards of acting: what the mode allows, and the rungs below a cancel.
+    fn add_stage_guards(&mut self, asked: &Asked) {
+        let observe = asked.config.mode().permit().is_none();
+        let saw = if observe { "mode is observe" } else { "mode is enforce" };
+        let done = |verdict| {
+            let runs = self.actions.iter().filter(|a| a.verdict == verdict && a.outcome == Outcome::Done);
+            runs.map(|a| format!("{verdict} in run {}", a.run.0)).next_back()
+        };
+        let rungs = [done(Verdict::Alert), done(Verdict::Drain)];
+        let both = rungs.iter().all(Option::is_some);
+        let rungs: Vec<String> = rungs.into_iter().flatten().collect();
+        let rungs = if rungs.is_empty() { "neither alerted nor drained".to_owned() } else { rungs.join(", ") };
+        self.assessment.guards.insert(0, GuardReport::new(Guard::Observe, saw, "enforce, to drain or cancel", observe));
+        let limit = "alert and drain, each done in an earlier run";
+        self.assessment.guards.push(GuardReport::new(Guard::CancelHistory, rungs, limit, !both));
+    }
+
+    /// What was withheld, as pairs of verdict and reason.
+    pub fn withheld_pairs(&self) -> Vec<(String, String)> {
+        let word = |deed: &Deed| deed.word().to_owned();
+        self.withheld.iter().map(|w| (word(&w.deed), w.because.clone())).collect()
+    }
+}
+
+/// What was done, in order, as words; a drain that we lifted again is `drain`, `release`.
+pub fn done_words(actions: &[ActionRecord]) -> Vec<String> {
+    let mut words = Vec::new();
+    for action in actions {
+        match action.outcome {
+            Outcome::Done => words.push(action.verdict.word().to_owned()),
+            Outcome::Lifted if action.detail.starts_with("released by us") => {
+                words.extend([action.verdict.word().to_owned(), "release".to_owned()]);
+            }
+            Outcome::Lifted => words.push(action.verdict.word().to_owned()),
+            Outcome::Begun | Outcome::Failed | Outcome::Unknown => {}
+        }
+    }
+    words
+}

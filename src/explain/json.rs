@@ -1,0 +1,86 @@
+//! The same as a value: `schema` 1. What is absent is null with its reason.
+
+use super::{Answer, Told, done_words};
+use crate::model::*;
+use crate::policy::Judgement;
+use serde_json::{Value, json};
+
+/// The answer as JSON.
+pub fn answer(answer: &Answer, id: &str) -> Value {
+    match answer {
+        Answer::Told(told) => page(told),
+        Answer::Ended { when, case } => {
+            let case = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
+            json!({ "schema": 1, "job": id, "judgement": "ended", "because": when, "case_file": case })
+        }
+        Answer::OtherNode(node) => json!({ "schema": 1, "job": id, "judgement": "other_node", "node": node }),
+        Answer::Unknown => json!({ "schema": 1, "job": id, "judgement": "unknown_job" }),
+    }
+}
+
+/// One registered job run.
+pub fn page(told: &Told) -> Value {
+    let job = &told.history.job;
+    let because = match &told.assessment.judgement {
+        Judgement::Spared { because, .. } | Judgement::Unjudged { because, .. } | Judgement::Alive { because } => {
+            Some(because.clone())
+        }
+        Judgement::Breaching(f) => Some(crate::run::cases::facts(f)),
+    };
+    let finding = told.finding();
+    let mut page = json!({
+        "schema": 1,
+        "node": told.node,
+        "job": {
+            "id": job.registration.job,
+            "shown_id": job.shown_id(),
+            "restart": job.registration.restart,
+            "registration": job.registration,
+            "details": job.details,
+        },
+        "judgement": told.judgement_word(),
+        "guard": told.guard(),
+        "because": because,
+        "signature": finding.map(|f| f.signature.word()),
+        "scope": finding.map(|f| f.scope.word()),
+        "guards": told.assessment.guards,
+        "units": units(told),
+        "actions": told.actions,
+        "done": done_words(&told.actions),
+        "withheld": told.withheld_pairs().iter().map(|(asked, because)| json!({ "asked": asked, "because": because })).collect::<Vec<_>>(),
+        "next": told.next.as_ref().map(|n| json!({ "verdict": n.verdict, "in_s": n.in_ms / 1000 })),
+    });
+    if let Some(f) = finding {
+        page["since"] = json!(f.since_wall.rfc3339());
+        page["established"] = json!(f.established_wall(&told.now).rfc3339());
+        page["wasted_gpu_hours"] = json!(f.wasted().hours());
+        page["most"] = json!(f.cap);
+    }
+    page
+}
+
+fn units(told: &Told) -> Vec<Value> {
+    let newest = told.history.ticks.last();
+    let unit = |(u, a): (usize, &crate::policy::judge::UnitAssessment)| {
+        let seen = newest.map(|tick| observation(&tick.units[u]));
+        json!({ "uuid": a.unit.uuid, "index": a.unit.index, "quiet_s": a.quiet_ms / 1000, "newest": seen })
+    };
+    told.assessment.units.iter().enumerate().map(unit).collect()
+}
+
+fn observation(o: &Observation) -> Value {
+    json!({
+        "sm_util_pct": o.sm_util,
+        "mem_util_pct": o.mem_util,
+        "sm_peak": o.sm_peak,
+        "memory": o.memory,
+        "power_mw": o.power,
+        "power_limit_mw": o.power_limit,
+        "energy_mj": o.energy,
+        "sm_clock_mhz": o.sm_clock,
+        "temperature_c": o.temperature,
+        "clocks_event": o.clocks_event,
+        "mig": o.mig,
+        "compute_processes": o.processes.map(|p| p.compute),
+    })
+}
