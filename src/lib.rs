@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod config;
+pub mod ledger;
 pub mod mode;
 pub mod model;
 pub mod policy;
