@@ -1,0 +1,442 @@
+//! Actions: written down before they are done and again when their outcome is known. The record outlives job
+//! run, Epilog and boot. Decides nothing, and calls nothing done that was not seen to be done.
+
+use super::columns::Cells;
+use super::jobs::{self, known, number, words};
+use super::{Ledger, LedgerError, boot_row, boot_row_made};
+use crate::model::*;
+use crate::units::WallMs;
+use rusqlite::{OptionalExtension, Row, Statement, Transaction};
+
+/// What is recorded: a stage's verdict, or the release of our own drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Alert, drain or cancel.
+    Of(Verdict),
+    /// Our drain is lifted.
+    Release,
+}
+
+impl Deed {
+    /// The word in the ledger.
+    pub fn word(self) -> &'static str {
+        match self {
+            Deed::Of(verdict) => verdict.word(),
+            Deed::Release => "release",
+        }
+    }
+
+    pub(super) fn from_word(word: &str) -> Option<Deed> {
+        [
+            Deed::Of(Verdict::Alert),
+            Deed::Of(Verdict::Drain),
+            Deed::Of(Verdict::Cancel),
+            Deed::Release,
+        ]
+        .into_iter()
+        .find(|deed| deed.word() == word)
+    }
+}
+
+words!(outcome_word, outcome_from, Outcome {
+    Begun = "begun",
+    Done = "done",
+    Failed = "failed",
+    Unknown = "unknown",
+    Lifted = "lifted",
+});
+
+/// An action that is about to begin.
+#[derive(Clone, Debug)]
+pub struct NewAction<'a> {
+    /// What will be done.
+    pub deed: Deed,
+    /// The finding that asks for it.
+    pub finding: Option<i64>,
+    /// For whom.
+    pub job: &'a JobRun,
+    /// By which run.
+    pub run: RunId,
+    /// The finding's signature.
+    pub signature: &'a str,
+    /// What Slurm showed before, for people.
+    pub seen_before: &'a str,
+    /// The Reason that will be written: one line of printable ASCII.
+    pub reason: Option<&'a str>,
+}
+
+/// A drain of ours that was not lifted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenDrain {
+    /// The record; its outcome may be begun or unknown: then it is looked at first.
+    pub action: ActionRecord,
+    /// The job run it is for.
+    pub job_run: JobRunId,
+    /// Its id.
+    pub job: JobId,
+    /// Its restart count.
+    pub restart: u32,
+    /// Its start.
+    pub start: WallMs,
+    /// The boot on which it was drained.
+    pub boot_id: String,
+    /// Whether that job run is still registered on the present boot.
+    pub job_open: bool,
+    /// The run that last saw it fit for release: two runs have to agree.
+    pub release_seen: Option<RunId>,
+}
+
+/// An action whose outcome is not known: the run was killed, or Slurm did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsettledAction {
+    /// Its row.
+    pub id: i64,
+    /// What it was to be.
+    pub deed: Deed,
+    /// Begun or unknown.
+    pub outcome: Outcome,
+    /// The job run it is for.
+    pub job_run: JobRunId,
+    /// Its id.
+    pub job: JobId,
+    /// Its restart count.
+    pub restart: u32,
+    /// When it began.
+    pub wall: WallMs,
+    /// The Reason that was to be written.
+    pub reason: Option<String>,
+}
+
+/// A job run's alerts, drains and cancels, oldest first; for [`of`].
+pub(super) const OF_RUN: &str =
+    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail FROM action
+     WHERE job_run = ?1 AND verdict <> 'release' ORDER BY id";
+
+const HOUR_MS: i64 = 3_600_000;
+
+impl Ledger {
+    /// Writes down that an action begins, and gives its row. A drain, a cancel and a release are on the disk
+    /// when this returns (the one place with `synchronous=FULL`); an alert touches nothing and need not be.
+    ///
+    /// Errors: any: then the action must not be done. `Refused` for a reason that is no single line.
+    pub fn begin_action(&mut self, action: &NewAction, now: &Now) -> Result<i64, LedgerError> {
+        let durable = action.deed != Deed::Of(Verdict::Alert);
+        let node = self.node.as_str().to_owned();
+        self.durably(durable, "write an action down", |tx| {
+            insert(tx, &node, action, now)
+        })
+    }
+
+    /// Writes down how an action ended.
+    pub fn end_action(
+        &mut self,
+        id: i64,
+        outcome: Outcome,
+        detail: &str,
+        durable: bool,
+    ) -> Result<(), LedgerError> {
+        self.durably(durable, "write an action's outcome down", |tx| {
+            let sql = "UPDATE action SET outcome = ?2, detail = ?3 WHERE id = ?1";
+            tx.execute(sql, (id, outcome_word(outcome), detail))
+                .map(|_| ())
+        })
+    }
+
+    /// Alerts, drains and cancels recorded for a job run, oldest first.
+    pub fn actions_of(&self, job: JobRunId) -> Result<Vec<ActionRecord>, LedgerError> {
+        self.read("read actions", |conn| of(&mut conn.prepare(OF_RUN)?, job))
+    }
+
+    /// Our drains that were begun and not lifted, oldest first, of any boot.
+    pub fn open_drains(&self, now: &Now) -> Result<Vec<OpenDrain>, LedgerError> {
+        self.read("read our drains", |conn| {
+            let boot = boot_row(conn, &now.boot_id)?;
+            let mut found = conn.prepare(
+                "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
+                     a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id, a.release_seen_run,
+                     j.id IS NOT NULL
+                 FROM action a JOIN boot b ON b.id = a.boot LEFT JOIN job_run j
+                     ON j.id = a.job_run AND j.boot = ?1 AND j.closed_how IS NULL
+                 WHERE a.verdict = 'drain' AND a.outcome IN ('begun', 'done', 'unknown') ORDER BY a.id",
+            )?;
+            found.query_map([boot], open_drain)?.collect()
+        })
+    }
+
+    /// Actions whose outcome is not known yet, oldest first. They are looked at, never repeated.
+    pub fn unsettled_actions(&self) -> Result<Vec<UnsettledAction>, LedgerError> {
+        self.read("read unsettled actions", |conn| {
+            let mut found = conn.prepare(
+                "SELECT id, verdict, outcome, job_run, job_id, restart, wall_ms, reason FROM action
+                 WHERE outcome IN ('begun', 'unknown') ORDER BY id",
+            )?;
+            found.query_map([], unsettled)?.collect()
+        })
+    }
+
+    /// Notes that this run saw a drain of ours fit for release, and gives the earlier run that did.
+    pub fn note_release_seen(&mut self, id: i64, run: RunId) -> Result<Option<RunId>, LedgerError> {
+        self.write("note that a drain can be released", |tx| {
+            let sql = "SELECT release_seen_run FROM action WHERE id = ?1";
+            let earlier: Option<Option<i64>> = tx.query_row(sql, [id], |r| r.get(0)).optional()?;
+            tx.execute(
+                "UPDATE action SET release_seen_run = ?2 WHERE id = ?1",
+                (id, run.0),
+            )?;
+            Ok(earlier
+                .flatten()
+                .filter(|earlier| *earlier < run.0)
+                .map(RunId))
+        })
+    }
+
+    /// Forgets that a drain was seen fit for release: a look disagreed.
+    pub fn clear_release_seen(&mut self, id: i64) -> Result<(), LedgerError> {
+        self.write("note that a drain stays", |tx| {
+            tx.execute(
+                "UPDATE action SET release_seen_run = NULL WHERE id = ?1",
+                [id],
+            )
+            .map(|_| ())
+        })
+    }
+
+    /// Our drain is no longer there, by our release or somebody else's.
+    pub fn mark_lifted(&mut self, id: i64, detail: &str) -> Result<(), LedgerError> {
+        self.end_action(id, Outcome::Lifted, detail, false)
+    }
+
+    /// Drains and cancels of the last hour, however they ended. Those of an earlier boot go by the wall
+    /// clock, and count if that clock has stepped back since.
+    pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
+        self.read("count actions", |conn| {
+            let boot = boot_row(conn, &now.boot_id)?;
+            conn.query_row(
+                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'cancel')
+                 AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
+                (boot, now.boot.0 - HOUR_MS, now.wall.0 - HOUR_MS),
+                |r| r.get(0),
+            )
+        })
+    }
+
+    /// A writing transaction that is on the disk when it returns, if `durable`.
+    fn durably<T>(
+        &mut self,
+        durable: bool,
+        doing: &'static str,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
+    ) -> Result<T, LedgerError> {
+        if !durable {
+            return self.write(doing, work);
+        }
+        self.synchronous("FULL", doing)?;
+        let done = self.write(doing, work);
+        self.synchronous("OFF", doing)?;
+        done
+    }
+
+    fn synchronous(&self, how: &str, doing: &'static str) -> Result<(), LedgerError> {
+        self.read(doing, |conn| conn.pragma_update(None, "synchronous", how))
+    }
+}
+
+fn insert(tx: &Transaction, node: &str, action: &NewAction, now: &Now) -> rusqlite::Result<i64> {
+    let boot = boot_row_made(tx, &now.boot_id)?;
+    let job = &action.job.registration;
+    let mut cells = Cells::new();
+    cells
+        .int_if(action.finding)
+        .text(action.deed.word())
+        .text(node)
+        .int(number(job.job))
+        .int(i64::from(job.restart))
+        .int(job.start.wall.0)
+        .int(action.job.id.0)
+        .int(boot)
+        .int(now.boot.0)
+        .int(action.run.0)
+        .int(now.wall.0)
+        .text(action.signature)
+        .text(action.seen_before)
+        .text_if(action.reason)
+        .text(outcome_word(Outcome::Begun))
+        .text("");
+    cells.query_row(&mut tx.prepare(
+        "INSERT INTO action (finding, verdict, node, job_id, restart, start_wall_ms, job_run, boot,
+             boottime_ms, run, wall_ms, signature, seen_before, reason, outcome, detail)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+    )?)
+}
+
+/// Reads with a statement of [`OF_RUN`].
+pub(super) fn of(statement: &mut Statement, job: JobRunId) -> rusqlite::Result<Vec<ActionRecord>> {
+    statement.query_map([job.0], action_record)?.collect()
+}
+
+fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
+    let verdict = match known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")? {
+        Deed::Of(verdict) => verdict,
+        Deed::Release => return known(None, "action.verdict"),
+    };
+    Ok(ActionRecord {
+        id: row.get(0)?,
+        verdict,
+        run: RunId(row.get(2)?),
+        wall: WallMs(row.get(3)?),
+        outcome: known(outcome_from(&row.get::<_, String>(4)?), "action.outcome")?,
+        reason: row.get(5)?,
+        signature: row.get(6)?,
+        detail: row.get(7)?,
+    })
+}
+
+fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
+    Ok(OpenDrain {
+        action: action_record(row)?,
+        job_run: JobRunId(row.get(8)?),
+        job: jobs::job_id(row.get(9)?)?,
+        restart: row.get(10)?,
+        start: WallMs(row.get(11)?),
+        boot_id: row.get(12)?,
+        release_seen: row.get::<_, Option<i64>>(13)?.map(RunId),
+        job_open: row.get(14)?,
+    })
+}
+
+fn unsettled(row: &Row) -> rusqlite::Result<UnsettledAction> {
+    Ok(UnsettledAction {
+        id: row.get(0)?,
+        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
+        outcome: known(outcome_from(&row.get::<_, String>(2)?), "action.outcome")?,
+        job_run: JobRunId(row.get(3)?),
+        job: jobs::job_id(row.get(4)?)?,
+        restart: row.get(5)?,
+        wall: WallMs(row.get(6)?),
+        reason: row.get(7)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LedgerErrorKind;
+    use super::super::testing::*;
+    use super::*;
+    use crate::units::BootMs;
+
+    fn drain<'a>(job: &'a JobRun, reason: Option<&'a str>) -> NewAction<'a> {
+        NewAction {
+            deed: Deed::Of(Verdict::Drain),
+            finding: None,
+            job,
+            run: RunId(3),
+            signature: "hung",
+            seen_before: "State=ALLOCATED",
+            reason,
+        }
+    }
+
+    fn registered(ledger: &mut Ledger, id: u64) -> JobRun {
+        ledger
+            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
+            .unwrap();
+        ledger.open_runs(BOOT).unwrap().pop().unwrap()
+    }
+
+    #[test]
+    fn an_action_is_known_before_it_is_done_and_outlives_the_epilog_and_the_boot() {
+        let (_dir, mut ledger) = fresh();
+        let job = registered(&mut ledger, 4242);
+        let reason =
+            "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+        let id = ledger
+            .begin_action(&drain(&job, Some(reason)), &at(1))
+            .unwrap();
+        assert_eq!(
+            ledger.actions_of(job.id).unwrap()[0].outcome,
+            Outcome::Begun
+        );
+        assert_eq!(ledger.unsettled_actions().unwrap()[0].id, id);
+        ledger
+            .end_action(id, Outcome::Done, "exit 0", true)
+            .unwrap();
+        assert!(ledger.unsettled_actions().unwrap().is_empty());
+        assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);
+
+        ledger
+            .clear(job.registration.job, Some(0), &at(3), false, None)
+            .unwrap();
+        let mut rebooted = at(4);
+        rebooted.boot_id = "another".to_owned();
+        let open = ledger.open_drains(&rebooted).unwrap();
+        assert_eq!(
+            (open[0].job, open[0].restart, open[0].job_open),
+            (job.registration.job, 0, false)
+        );
+        assert_eq!(open[0].action.reason.as_deref(), Some(reason));
+        assert_eq!(open[0].boot_id, BOOT);
+
+        assert_eq!(ledger.note_release_seen(id, RunId(9)).unwrap(), None);
+        assert_eq!(
+            ledger.note_release_seen(id, RunId(9)).unwrap(),
+            None,
+            "one run does not agree with itself"
+        );
+        assert_eq!(
+            ledger.note_release_seen(id, RunId(10)).unwrap(),
+            Some(RunId(9))
+        );
+        ledger.clear_release_seen(id).unwrap();
+        assert_eq!(ledger.note_release_seen(id, RunId(11)).unwrap(), None);
+        ledger.mark_lifted(id, "released").unwrap();
+        assert!(ledger.open_drains(&rebooted).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_reason_is_one_line_of_printable_ascii() {
+        let (_dir, mut ledger) = fresh();
+        let job = registered(&mut ledger, 1);
+        for bad in ["", "two\nlines", "a\ttab", "\u{1b}[31m", "\u{fc}ber"] {
+            let error = ledger
+                .begin_action(&drain(&job, Some(bad)), &at(1))
+                .unwrap_err();
+            assert_eq!(error.kind, LedgerErrorKind::Refused, "{bad:?}");
+        }
+        assert!(ledger.actions_of(job.id).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_last_hour_counts_drains_and_cancels_across_a_reboot_but_no_releases() {
+        let (_dir, mut ledger) = fresh();
+        let job = registered(&mut ledger, 1);
+        let deeds = [
+            Deed::Of(Verdict::Alert),
+            Deed::Of(Verdict::Drain),
+            Deed::Release,
+            Deed::Of(Verdict::Cancel),
+        ];
+        for (minute, deed) in (1..).zip(deeds) {
+            let action = NewAction {
+                deed,
+                ..drain(&job, None)
+            };
+            ledger.begin_action(&action, &at(minute * 10)).unwrap();
+        }
+        let count = |ledger: &Ledger, now: &Now| ledger.actions_in_last_hour(now).unwrap();
+        assert_eq!(count(&ledger, &at(45)), 2);
+        assert_eq!(count(&ledger, &at(85)), 1);
+        assert_eq!(count(&ledger, &at(200)), 0);
+        let mut rebooted = Now {
+            boot_id: "another".to_owned(),
+            boot: BootMs(5),
+            wall: at(85).wall,
+        };
+        assert_eq!(count(&ledger, &rebooted), 1);
+        rebooted.wall = at(-1000).wall;
+        assert_eq!(
+            count(&ledger, &rebooted),
+            2,
+            "a clock that stepped back frees no allowance"
+        );
+    }
+}

@@ -1,0 +1,603 @@
+//! Remembering one run: everything it saw, in one transaction and without an fsync. Owners are looked at once
+//! more inside it: what an Epilog cleared since the run looked belongs to nobody.
+
+use super::columns::{Cells, blanks, fits};
+use super::sample::{self, READINGS};
+use super::{Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
+use crate::model::*;
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent, Measured};
+use crate::units::{BootMs, UnitUuid, WallMs};
+use rusqlite::{OptionalExtension, Statement, Transaction};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A unit that the driver no longer lists is noted as absent for so long after it was last listed.
+const REMEMBER_UNIT_MS: i64 = 24 * 3_600_000;
+
+/// What is known of a process beside what the driver lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// Its start in clock ticks since boot: pid and start together are the process.
+    pub start_ticks: Reading<u64>,
+    /// The job run whose cgroup it is in.
+    pub job_run: Option<JobRunId>,
+}
+
+/// A registered job in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobInRun {
+    /// Its row.
+    pub run: JobRunId,
+    /// What its processes did.
+    pub sample: JobSample,
+    /// Whether any of its units was seen at work in this run; folded into the job run's first and last activity.
+    pub active: bool,
+}
+
+/// An earlier run of this boot that never came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Killed {
+    /// What it was doing.
+    pub phase: String,
+    /// When it began.
+    pub boot: BootMs,
+    /// The same, for showing.
+    pub wall: WallMs,
+}
+
+/// Everything one run has to remember.
+#[derive(Debug)]
+pub struct NewRun<'a> {
+    /// Its instant.
+    pub now: &'a Now,
+    /// The run before it, if that was killed.
+    pub killed: Option<Killed>,
+    /// How many runs found the lock held since the last one.
+    pub overlapped: u32,
+    /// What the GPUs said. Absent as a whole: a fault of the collector, and no unit gets a row.
+    pub gpus: Reading<&'a GpuReport>,
+    /// Which job run holds which unit; a unit of none, or of uncertain owner, is not in it.
+    pub owners: &'a BTreeMap<UnitUuid, JobRunId>,
+    /// By pid; a process that is missing here has no known start and no job.
+    pub processes: &'a BTreeMap<u32, ProcessFacts>,
+    /// The registered jobs.
+    pub jobs: &'a [JobInRun],
+    /// How long things are kept.
+    pub keep: &'a Keep,
+}
+
+impl Ledger {
+    /// Appends a run, prunes what is old, and keeps the cadence, in one transaction.
+    ///
+    /// A unit known on this boot that the driver does not list gets a row of absent readings, so that a lost
+    /// card is seen to be lost. Cards that have no UUID to be known by are left out, and of two entries with
+    /// one UUID the second. A damaged ledger is put aside; the run is then the first of a new one, and
+    /// belongs to no job, because those registrations are gone.
+    ///
+    /// Errors: `Busy`, `Full`, `ReadOnly`, `Io`: nothing was written, and there is a gap.
+    pub fn append(&mut self, run: &NewRun) -> Result<RunId, LedgerError> {
+        self.check_after_boot(run.now)?;
+        self.write_or_anew("append", |tx, anew| append(tx, run, anew))
+    }
+
+    /// The first run of a boot looks at the whole file: without fsync a dead machine may have torn it.
+    fn check_after_boot(&mut self, now: &Now) -> Result<(), LedgerError> {
+        let last =
+            "SELECT b.boot_id FROM run r JOIN boot b ON b.id = r.boot ORDER BY r.id DESC LIMIT 1";
+        let checked = self
+            .conn
+            .query_row(last, [], |r| r.get::<_, String>(0))
+            .optional();
+        let sound = match checked {
+            Ok(Some(boot)) if boot != now.boot_id => open::check(&self.conn),
+            Ok(_) => Ok(()),
+            Err(e) => Err(e),
+        };
+        match sound.map_err(|e| self.error("check after a boot", e)) {
+            Err(error) if error.kind == LedgerErrorKind::Corrupt => self.start_anew(&error),
+            other => other,
+        }
+    }
+}
+
+fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId> {
+    let boot = boot_row_made(tx, &new.now.boot_id)?;
+    // First what frees pages, so that a full ledger has room for what follows.
+    prune::by_run(tx, boot, new.now, new.keep)?;
+    if let Some(killed) = &new.killed {
+        note_killed(tx, boot, killed)?;
+    }
+    let run = insert_run(tx, boot, new)?;
+    let open = if anew {
+        BTreeSet::new()
+    } else {
+        open_registrations(tx, boot)?
+    };
+    if let Measured(report) = &new.gpus {
+        let units = insert_units(tx, run, report)?;
+        insert_samples(tx, run, new, &units, &open)?;
+        insert_missing(tx, run, boot, new, &open)?;
+        insert_processes(tx, run, new, &units, &open)?;
+    }
+    insert_jobs(tx, run, new, &open)?;
+    let since = cadence::keep(tx, boot, run, new.now)?;
+    if since % prune::RARELY == 0 {
+        prune::rarely(tx, boot, new.now, new.keep)?;
+    }
+    Ok(run)
+}
+
+/// The killed run may have appended before it died, or not.
+fn note_killed(tx: &Transaction, boot: i64, killed: &Killed) -> rusqlite::Result<()> {
+    let noted = tx.execute(
+        "UPDATE run SET outcome = 'killed', phase = ?3
+         WHERE id = (SELECT max(id) FROM run) AND boot = ?1 AND boottime_ms = ?2",
+        (boot, killed.boot.0, &killed.phase),
+    )?;
+    if noted == 0 {
+        let mut cells = Cells::new();
+        cells
+            .int(boot)
+            .int(killed.boot.0)
+            .int(killed.wall.0)
+            .text("killed")
+            .text(&killed.phase);
+        let why = Absence::NotRecorded.code();
+        cells.int_if(None).int(why).int(why).int(0);
+        cells.execute(&mut tx.prepare(INSERT_RUN)?)?;
+    }
+    Ok(())
+}
+
+const INSERT_RUN: &str = "INSERT INTO run
+    (boot, boottime_ms, wall_ms, outcome, phase, driver, driver_absent, gpus_absent, overlapped)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+fn insert_run(tx: &Transaction, boot: i64, new: &NewRun) -> rusqlite::Result<RunId> {
+    let driver = new.gpus.and_then(|report| report.driver.clone());
+    let why = new.gpus.absence();
+    let mut cells = Cells::new();
+    cells
+        .int(boot)
+        .int(new.now.boot.0)
+        .int(new.now.wall.0)
+        .text(if why.is_some() { "fault" } else { "ok" })
+        .text_if(None)
+        .text_pair(&driver)
+        .int_if(why.map(Absence::code))
+        .int(i64::from(new.overlapped));
+    cells.execute(&mut tx.prepare(INSERT_RUN)?)?;
+    Ok(RunId(tx.last_insert_rowid()))
+}
+
+fn open_registrations(tx: &Transaction, boot: i64) -> rusqlite::Result<BTreeSet<i64>> {
+    tx.prepare("SELECT id FROM job_run WHERE boot = ?1 AND closed_how IS NULL")?
+        .query_map([boot], |r| r.get(0))?
+        .collect()
+}
+
+fn owner(open: &BTreeSet<i64>, run: Option<JobRunId>) -> Option<i64> {
+    run.map(|r| r.0).filter(|id| open.contains(id))
+}
+
+/// The rows of the report's units, in its order; `None` for what cannot be told from another unit.
+fn insert_units(
+    tx: &Transaction,
+    run: RunId,
+    report: &GpuReport,
+) -> rusqlite::Result<Vec<Option<i64>>> {
+    let mut upsert = tx.prepare(
+        "INSERT INTO unit (uuid, kind, parent, gi, ci, nvml_index, minor, minor_absent, pci, pci_absent,
+             name, name_absent, last_run)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         ON CONFLICT (uuid) DO UPDATE SET kind = ?2, parent = ?3, gi = ?4, ci = ?5, nvml_index = ?6,
+             minor = ?7, minor_absent = ?8, pci = ?9, pci_absent = ?10, name = ?11, name_absent = ?12,
+             last_run = ?13
+         RETURNING id",
+    )?;
+    let mut taken = BTreeSet::new();
+    let mut rows = Vec::with_capacity(report.units.len());
+    for unit in &report.units {
+        let identity = &unit.identity;
+        rows.push(match &identity.uuid {
+            Measured(uuid) => {
+                let row = upsert_unit(&mut upsert, run, uuid, identity)?;
+                Some(row).filter(|row| taken.insert(*row))
+            }
+            Absent(_) => None,
+        });
+    }
+    Ok(rows)
+}
+
+fn upsert_unit(
+    upsert: &mut Statement,
+    run: RunId,
+    uuid: &UnitUuid,
+    identity: &UnitIdentity,
+) -> rusqlite::Result<i64> {
+    let (kind, parent, gi, ci) = match &identity.kind {
+        UnitKind::Gpu => ("gpu", None, None, None),
+        UnitKind::Mig { parent, gi, ci } => ("mig", Some(parent.as_str()), Some(*gi), Some(*ci)),
+    };
+    let pci = identity.pci.as_ref().map(|p| p.as_str().to_owned());
+    let mut cells = Cells::new();
+    cells
+        .text(uuid.as_str())
+        .text(kind)
+        .text_if(parent)
+        .int_if(gi.map(i64::from))
+        .int_if(ci.map(i64::from))
+        .int(i64::from(identity.index.0))
+        .pair(&identity.minor, |m| Some(i64::from(m.0)))
+        .text_pair(&pci)
+        .text_pair(&identity.name)
+        .int(run.0);
+    cells.query_row(upsert)
+}
+
+fn sample_statement<'t>(tx: &'t Transaction) -> rusqlite::Result<Statement<'t>> {
+    let blanks = blanks(4 + READINGS.matches(',').count());
+    tx.prepare(&format!(
+        "INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"
+    ))
+}
+
+const INSERT_COUNTER: &str =
+    "INSERT INTO counter (run, unit, kind, scope, value, value_absent) VALUES (?, ?, ?, 0, ?, ?)";
+
+fn insert_samples(
+    tx: &Transaction,
+    run: RunId,
+    new: &NewRun,
+    units: &[Option<i64>],
+    open: &BTreeSet<i64>,
+) -> rusqlite::Result<()> {
+    let Measured(report) = &new.gpus else {
+        return Ok(());
+    };
+    let mut insert = sample_statement(tx)?;
+    let mut counter = tx.prepare(INSERT_COUNTER)?;
+    let mut cells = Cells::new();
+    for (unit, row) in report.units.iter().zip(units) {
+        let (Some(row), Measured(uuid)) = (row, &unit.identity.uuid) else {
+            continue;
+        };
+        let owner = owner(open, new.owners.get(uuid).copied());
+        cells.int(run.0).int(*row).int_if(owner);
+        sample::readings(&mut cells, &unit.readings);
+        cells.execute(&mut insert)?;
+        cells.int(run.0).int(*row).int(CounterKind::Energy.code());
+        sample::energy(&mut cells, &unit.readings.energy);
+        cells.execute(&mut counter)?;
+    }
+    Ok(())
+}
+
+/// Units of this boot that were listed within a day and are not now.
+fn insert_missing(
+    tx: &Transaction,
+    run: RunId,
+    boot: i64,
+    new: &NewRun,
+    open: &BTreeSet<i64>,
+) -> rusqlite::Result<()> {
+    let mut known = tx.prepare(
+        "SELECT u.id, u.uuid FROM unit u JOIN run r ON r.id = u.last_run
+         WHERE u.last_run <> ?1 AND r.boot = ?2 AND r.boottime_ms >= ?3",
+    )?;
+    let since = new.now.boot.0 - REMEMBER_UNIT_MS;
+    let missing: Vec<(i64, String)> = known
+        .query_map((run.0, boot, since), |r| Ok((r.get(0)?, r.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut insert = sample_statement(tx)?;
+    let mut counter = tx.prepare(INSERT_COUNTER)?;
+    let readings = Readings::absent(Absence::NotListed);
+    let mut cells = Cells::new();
+    for (row, uuid) in missing {
+        let holder = UnitUuid::new(&uuid)
+            .ok()
+            .and_then(|uuid| new.owners.get(&uuid).copied());
+        cells.int(run.0).int(row).int_if(owner(open, holder));
+        sample::readings(&mut cells, &readings);
+        cells.execute(&mut insert)?;
+        cells.int(run.0).int(row).int(CounterKind::Energy.code());
+        sample::energy(&mut cells, &readings.energy);
+        cells.execute(&mut counter)?;
+    }
+    Ok(())
+}
+
+fn insert_processes(
+    tx: &Transaction,
+    run: RunId,
+    new: &NewRun,
+    units: &[Option<i64>],
+    open: &BTreeSet<i64>,
+) -> rusqlite::Result<()> {
+    let Measured(report) = &new.gpus else {
+        return Ok(());
+    };
+    // A driver that names one process twice in one list has said no more than once.
+    let mut insert = tx.prepare(
+        "INSERT INTO proc (run, unit, pid, kind, job_run, start_ticks, start_absent,
+             memory_bytes, memory_absent)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    )?;
+    let mut cells = Cells::new();
+    for (unit, row) in report.units.iter().zip(units) {
+        let (Some(row), Measured(list)) = (row, &unit.readings.processes) else {
+            continue;
+        };
+        for process in list {
+            let facts = new.processes.get(&process.pid);
+            let start = facts.map_or(Absent(Absence::NotAsked), |f| f.start_ticks);
+            cells
+                .int(run.0)
+                .int(*row)
+                .int(i64::from(process.pid))
+                .int(kind_code(process.kind))
+                .int_if(owner(open, facts.and_then(|f| f.job_run)))
+                .pair(&start, |ticks| fits(*ticks))
+                .pair(&process.memory, |m| fits(m.0));
+            cells.execute(&mut insert)?;
+        }
+    }
+    Ok(())
+}
+
+fn kind_code(kind: ProcessKind) -> i64 {
+    match kind {
+        ProcessKind::Compute => 1,
+        ProcessKind::Graphics => 2,
+        ProcessKind::Mps => 3,
+    }
+}
+
+fn insert_jobs(
+    tx: &Transaction,
+    run: RunId,
+    new: &NewRun,
+    open: &BTreeSet<i64>,
+) -> rusqlite::Result<()> {
+    let mut insert = tx.prepare("INSERT INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
+    let mut activity = tx.prepare(
+        "UPDATE job_run SET first_activity_ms = coalesce(first_activity_ms, ?2), last_activity_ms = ?2
+         WHERE id = ?1",
+    )?;
+    let mut cells = Cells::new();
+    for job in new.jobs.iter().filter(|job| open.contains(&job.run.0)) {
+        cells.int(run.0).int(job.run.0);
+        sample::job_readings(&mut cells, &job.sample);
+        cells.execute(&mut insert)?;
+        if job.active {
+            activity.execute((job.run.0, new.now.boot.0))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn prolog(ledger: &mut Ledger, id: u64) -> JobRunId {
+        ledger
+            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_reading_is_measured_or_absent_never_both_never_neither() {
+        let (_dir, mut ledger) = fresh();
+        Brought::at(1, report(1, 0)).append(&mut ledger);
+        let table = [
+            ("both", "UPDATE sample SET sm_util_absent = 1"),
+            ("neither", "UPDATE sample SET sm_util = NULL"),
+            ("above 100", "UPDATE sample SET sm_util = 101"),
+            ("text in a number", "UPDATE sample SET sm_util = 'busy'"),
+            (
+                "used beyond total",
+                "UPDATE sample SET mem_used = mem_total + 1",
+            ),
+            (
+                "a peak without its cover",
+                "UPDATE sample SET sm_peak_covered_ms = NULL",
+            ),
+            (
+                "an energy of both kinds",
+                "UPDATE counter SET value_absent = 1",
+            ),
+            ("a negative counter", "UPDATE counter SET value = -1"),
+            (
+                "processes half known",
+                "UPDATE sample SET processes_graphics = NULL",
+            ),
+            ("an index as a key", "UPDATE unit SET uuid = '0'"),
+            (
+                "a job sample without owner",
+                "INSERT INTO job_sample VALUES (1, 9, 0, NULL, 0, NULL, 0, NULL, 0, NULL)",
+            ),
+            ("a run that is neither", "UPDATE run SET outcome = 'fine'"),
+            (
+                "killed without a phase",
+                "UPDATE run SET outcome = 'killed'",
+            ),
+        ];
+        for (name, sql) in table {
+            let error = ledger.conn.execute(sql, []).unwrap_err();
+            let code = error.sqlite_error_code();
+            assert_eq!(
+                code,
+                Some(rusqlite::ErrorCode::ConstraintViolation),
+                "{name}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_implausible_and_loses_nothing_else() {
+        let (_dir, mut ledger) = fresh();
+        let mut brought = Brought::at(1, report(2, 30));
+        let readings = &mut brought.report.units[0].readings;
+        readings.energy = Measured(crate::units::Millijoules(u64::MAX));
+        readings.memory = Measured(Memory {
+            used: crate::units::MemoryBytes(2),
+            total: crate::units::MemoryBytes(1),
+            excludes_reserved: false,
+        });
+        brought.append(&mut ledger);
+        let why = Absence::Implausible.code();
+        assert_eq!(
+            count(&ledger, &format!("sample WHERE mem_absent = {why}")),
+            1
+        );
+        assert_eq!(
+            count(&ledger, &format!("counter WHERE value_absent = {why}")),
+            1
+        );
+        assert_eq!(count(&ledger, "sample WHERE sm_util = 30"), 2);
+    }
+
+    #[test]
+    fn a_sample_of_a_cleared_run_is_refused_and_append_gives_it_to_nobody() {
+        let (_dir, mut ledger) = fresh();
+        let run = prolog(&mut ledger, 77);
+        let brought = Brought::at(1, report(2, 0)).owned_by(run);
+        brought.append(&mut ledger);
+        assert_eq!(count(&ledger, "sample WHERE job_run IS NOT NULL"), 2);
+        // The Epilog comes between a run's look and its append.
+        ledger.clear(job(77), Some(0), &at(2), false, None).unwrap();
+        brought.append(&mut ledger);
+        assert_eq!(count(&ledger, "sample WHERE job_run IS NOT NULL"), 0);
+        assert_eq!(
+            count(&ledger, "sample"),
+            2,
+            "the unit's own samples of the second run"
+        );
+        for table in ["sample", "proc", "job_sample"] {
+            let sql = format!("INSERT INTO {table} (run, job_run) VALUES (9, {})", run.0);
+            let error = ledger.conn.execute(&sql, []).unwrap_err().to_string();
+            assert!(error.contains("no open registration"), "{table}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_card_that_drops_out_is_absent_and_nobody_inherits_its_past() {
+        // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): the cards behind a lost one move up.
+        let (_dir, mut ledger) = fresh();
+        let run = prolog(&mut ledger, 1);
+        let mut brought = Brought::at(1, report(8, 0));
+        brought.owners.insert(uuid(5), run);
+        brought.append(&mut ledger);
+        brought.now = at(2);
+        brought.report.units.remove(2);
+        for (index, unit) in (0..).zip(&mut brought.report.units) {
+            unit.identity.index = crate::units::NvmlIndex(index);
+        }
+        let second = brought.append(&mut ledger);
+        let of = |n: u32| {
+            format!(
+                "sample s JOIN unit u ON u.id = s.unit WHERE u.uuid = '{}'",
+                uuid(n)
+            )
+        };
+        assert_eq!(
+            count(&ledger, &format!("{} AND s.job_run = {}", of(5), run.0)),
+            2
+        );
+        assert_eq!(
+            count(
+                &ledger,
+                &format!("unit WHERE uuid = '{}' AND nvml_index = 4", uuid(5))
+            ),
+            1
+        );
+        let gone = Absence::NotListed.code();
+        let lost = format!(
+            "{} AND s.run = {} AND s.sm_util_absent = {gone}",
+            of(2),
+            second.0
+        );
+        assert_eq!(count(&ledger, &lost), 1);
+        // A day later it is no longer expected.
+        brought.now = at(2 + 24 * 60);
+        let last = brought.append(&mut ledger);
+        assert_eq!(count(&ledger, &format!("sample WHERE run = {}", last.0)), 7);
+    }
+
+    #[test]
+    fn a_collector_fault_leaves_a_run_and_no_samples() {
+        // microsoft/pai#889 (FT-12): the last good values are not served again.
+        let (_dir, mut ledger) = fresh();
+        let brought = Brought::at(1, report(2, 0));
+        brought.append(&mut ledger);
+        let mut run = brought.run();
+        run.gpus = Absent(Absence::DeadlinePassed);
+        run.killed = Some(Killed {
+            phase: "gpus".into(),
+            boot: at(0).boot,
+            wall: at(0).wall,
+        });
+        ledger.append(&run).unwrap();
+        assert_eq!(count(&ledger, "sample"), 2);
+        let code = Absence::DeadlinePassed.code();
+        assert_eq!(
+            count(
+                &ledger,
+                &format!("run WHERE outcome = 'fault' AND gpus_absent = {code}")
+            ),
+            1
+        );
+        assert_eq!(
+            count(&ledger, "run WHERE outcome = 'killed' AND phase = 'gpus'"),
+            1
+        );
+        // A run that was killed after it had appended is not counted twice.
+        run.killed = Some(Killed {
+            phase: "act".into(),
+            boot: at(1).boot,
+            wall: at(1).wall,
+        });
+        run.gpus = Measured(&brought.report);
+        ledger.append(&run).unwrap();
+        assert_eq!(count(&ledger, "run"), 4);
+        assert_eq!(count(&ledger, "run WHERE outcome = 'killed'"), 2);
+    }
+
+    #[test]
+    fn a_unit_without_identity_or_named_twice_harms_no_other() {
+        let (_dir, mut ledger) = fresh();
+        let mut brought = Brought::at(1, report(3, 0));
+        brought.report.units[0].identity.uuid = Absent(Absence::GpuLost);
+        brought.report.units[1].identity.uuid = Measured(uuid(2));
+        let processes = brought.report.units[2].readings.processes.clone();
+        let doubled = processes.map(|list| [list.clone(), list].concat());
+        brought.report.units[1].readings.processes = doubled;
+        brought.append(&mut ledger);
+        assert_eq!((count(&ledger, "sample"), count(&ledger, "proc")), (1, 1));
+    }
+
+    #[test]
+    fn activity_is_folded_into_the_job_run() {
+        let (_dir, mut ledger) = fresh();
+        let run = prolog(&mut ledger, 1);
+        let activity = |ledger: &Ledger| {
+            let open = ledger.open_runs(BOOT).unwrap();
+            (open[0].first_activity, open[0].last_activity)
+        };
+        for (minute, active) in [(1, false), (2, true), (3, false), (4, true), (5, false)] {
+            let mut brought = Brought::at(minute, report(1, 0)).owned_by(run);
+            brought.jobs[0].active = active;
+            brought.append(&mut ledger);
+            if minute == 1 {
+                assert_eq!(activity(&ledger), (None, None));
+            }
+        }
+        assert_eq!(activity(&ledger), (Some(at(2).boot), Some(at(4).boot)));
+    }
+}

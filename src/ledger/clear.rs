@@ -1,0 +1,406 @@
+//! The Epilog's part: a job run is taken out of everything the policy reads, in one transaction, and marked as
+//! over so that no late writer brings it back. Touches no other job run, also none on the same unit.
+
+use super::jobs::{close, number, records};
+use super::sample::READINGS;
+use super::{Ledger, LedgerError, boot_row_made};
+use crate::model::*;
+use crate::units::WallMs;
+use rusqlite::{OptionalExtension, Transaction};
+
+/// The longest case file, in bytes; one that is longer is not kept.
+const LONGEST_CASE: usize = 256 << 10;
+
+/// The explanation of a job run as it stood at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaseFile {
+    /// The id as Slurm shows it.
+    pub display_id: String,
+    /// JSON.
+    pub body: String,
+}
+
+/// A case file as it was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredCase {
+    /// The job's id.
+    pub job: JobId,
+    /// Its restart count.
+    pub restart: u32,
+    /// The id as Slurm shows it.
+    pub display_id: String,
+    /// When the job run ended.
+    pub created: WallMs,
+    /// JSON.
+    pub body: String,
+}
+
+/// What a clearing did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cleared {
+    /// The job run, if it was registered.
+    pub job_run: Option<JobRunId>,
+    /// Samples of its units that were there.
+    pub samples: usize,
+    /// Whether they are in the archive now.
+    pub archived: bool,
+    /// Whether the case file was kept: only for a run with a finding or an action.
+    pub case_kept: bool,
+}
+
+impl Ledger {
+    /// The job run that an Epilog is about: the one with that restart count, or the latest, on this boot,
+    /// whether open or closed by a requeue.
+    pub fn ending_run(
+        &self,
+        job: JobId,
+        restart: Option<u32>,
+        now: &Now,
+    ) -> Result<Option<JobRun>, LedgerError> {
+        self.read("look for the job", |conn| {
+            let condition = "j.job_id = ?1 AND b.boot_id = ?2 AND (?3 IS NULL OR j.restart = ?3)
+                AND j.closed_how IS NOT 'ended' ORDER BY j.id DESC LIMIT 1";
+            let found = records(conn, condition, (number(job), &now.boot_id, restart))?;
+            Ok(found.into_iter().next().map(|record| record.run))
+        })
+    }
+
+    /// Clears a job run: its samples go to the archive (if `archive`) or away, its registration is closed, and
+    /// a tombstone keeps it from being discovered again. An unregistered run leaves just the tombstone; if
+    /// its restart count is not known either, one for all runs of that job, until a Prolog says otherwise.
+    /// `case` is kept if the run had a finding or an action.
+    pub fn clear(
+        &mut self,
+        job: JobId,
+        restart: Option<u32>,
+        now: &Now,
+        archive: bool,
+        case: Option<&CaseFile>,
+    ) -> Result<Cleared, LedgerError> {
+        self.write_or_anew("clear a job", |tx, _| {
+            let boot = boot_row_made(tx, &now.boot_id)?;
+            let found: Option<(i64, u32, i64)> = tx
+                .query_row(
+                    "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2
+                     AND (?3 IS NULL OR restart = ?3) AND closed_how IS NOT 'ended'
+                     ORDER BY id DESC LIMIT 1",
+                    (boot, number(job), restart),
+                    |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
+                )
+                .optional()?;
+            let ended = found
+                .map(|(_, restart, _)| restart)
+                .or(restart)
+                .unwrap_or(u32::MAX);
+            let id = found.map(|(id, ..)| id);
+            tx.execute(
+                "INSERT OR REPLACE INTO ended VALUES (?1, ?2, ?3, ?4, ?5)",
+                (boot, number(job), ended, now.wall.0, id),
+            )?;
+            let Some((id, _, after_run)) = found else {
+                return Ok(Cleared {
+                    job_run: None,
+                    samples: 0,
+                    archived: false,
+                    case_kept: false,
+                });
+            };
+            let case_kept = keep_case(tx, id, job, ended, now, case)?;
+            let samples = take_samples(tx, id, after_run, archive)?;
+            close(tx, JobRunId(id), "ended", now)?;
+            tx.execute(
+                "UPDATE job_run SET closed_how = 'ended' WHERE id = ?1",
+                [id],
+            )?;
+            let archived = archive && samples > 0;
+            Ok(Cleared {
+                job_run: Some(JobRunId(id)),
+                samples,
+                archived,
+                case_kept,
+            })
+        })
+    }
+
+    /// The case files of a job, by its id or as Slurm shows it, newest first.
+    pub fn cases_of(&self, shown: &str) -> Result<Vec<StoredCase>, LedgerError> {
+        self.cases(
+            "WHERE display_id = ?1 OR CAST(job_id AS TEXT) = ?1",
+            [shown],
+        )
+    }
+
+    /// All case files, newest first.
+    pub fn all_cases(&self) -> Result<Vec<StoredCase>, LedgerError> {
+        self.cases("", [])
+    }
+
+    fn cases(
+        &self,
+        condition: &str,
+        params: impl rusqlite::Params,
+    ) -> Result<Vec<StoredCase>, LedgerError> {
+        self.read("read case files", |conn| {
+            let mut found = conn.prepare(&format!(
+                "SELECT job_id, restart, display_id, created_wall_ms, body FROM case_file
+                 {condition} ORDER BY id DESC"
+            ))?;
+            found
+                .query_map(params, |r| {
+                    Ok(StoredCase {
+                        job: super::jobs::job_id(r.get(0)?)?,
+                        restart: r.get(1)?,
+                        display_id: r.get(2)?,
+                        created: WallMs(r.get(3)?),
+                        body: r.get(4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+fn keep_case(
+    tx: &Transaction,
+    id: i64,
+    job: JobId,
+    restart: u32,
+    now: &Now,
+    case: Option<&CaseFile>,
+) -> rusqlite::Result<bool> {
+    let Some(case) = case.filter(|case| case.body.len() <= LONGEST_CASE) else {
+        return Ok(false);
+    };
+    let kept = tx.execute(
+        "INSERT INTO case_file (job_id, restart, display_id, created_wall_ms, body)
+         SELECT ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM finding WHERE job_run = ?1)
+             OR EXISTS (SELECT 1 FROM action WHERE job_run = ?1)",
+        (
+            id,
+            number(job),
+            restart,
+            &case.display_id,
+            now.wall.0,
+            &case.body,
+        ),
+    )?;
+    Ok(kept == 1)
+}
+
+/// Only runs since the registration are looked at: their rows lie together, the rest is never read.
+fn take_samples(
+    tx: &Transaction,
+    id: i64,
+    after_run: i64,
+    archive: bool,
+) -> rusqlite::Result<usize> {
+    // What is copied can be more than SQLite keeps in memory to undo one statement; no file for it then.
+    tx.execute_batch("PRAGMA temp_store = MEMORY")?;
+    if archive {
+        let sql = format!(
+            "INSERT INTO archive (run, unit, job_run, energy_mj, energy_absent, {READINGS})
+             SELECT s.run, s.unit, s.job_run, c.value, coalesce(c.value_absent, iif(c.value IS NULL, {}, NULL)),
+                 {READINGS}
+             FROM sample s LEFT JOIN counter c
+                 ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0
+             WHERE s.run > ?1 AND s.job_run = ?2",
+            crate::reading::Absence::NotRecorded.code(),
+            CounterKind::Energy.code()
+        );
+        tx.execute(&sql, (after_run, id))?;
+    }
+    let own = "WHERE run > ?1 AND job_run = ?2";
+    let samples = tx.execute(&format!("DELETE FROM sample {own}"), (after_run, id))?;
+    tx.execute(&format!("DELETE FROM proc {own}"), (after_run, id))?;
+    if !archive {
+        tx.execute(&format!("DELETE FROM job_sample {own}"), (after_run, id))?;
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::super::{Closing, JobAsked, Life, NewFinding};
+    use super::*;
+    use crate::reading::Absence;
+    use crate::reading::Reading::{Absent, Measured};
+
+    fn two_jobs(ledger: &mut Ledger) -> (JobRunId, JobRunId) {
+        let mut register = |id| {
+            ledger
+                .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
+                .unwrap()
+        };
+        (register(1), register(2))
+    }
+
+    #[test]
+    fn an_epilog_clears_its_own_run_and_no_other() {
+        // dsx-ai-factory/fleet-intelligence-agent#258, PrincetonUniversity/jobstats (SH-02): two jobs on one
+        // card, the first one ends.
+        let (_dir, mut ledger) = fresh();
+        let (a, b) = two_jobs(&mut ledger);
+        for minute in 1..=4 {
+            let mut brought = Brought::at(minute, report(3, 0)).owned_by(b);
+            brought.owners.insert(uuid(0), a);
+            // The third card is both jobs': nobody's.
+            brought.owners.remove(&uuid(2));
+            brought.append(&mut ledger);
+        }
+        let cleared = ledger.clear(job(1), Some(0), &at(5), true, None).unwrap();
+        let want = Cleared {
+            job_run: Some(a),
+            samples: 4,
+            archived: true,
+            case_kept: false,
+        };
+        assert_eq!(cleared, want);
+        let open: Vec<_> = ledger
+            .open_runs(BOOT)
+            .unwrap()
+            .iter()
+            .map(|r| r.id)
+            .collect();
+        assert_eq!(open, [b]);
+        assert_eq!(
+            count(&ledger, &format!("sample WHERE job_run = {}", b.0)),
+            4
+        );
+        assert_eq!(count(&ledger, "sample WHERE job_run IS NULL"), 4);
+        assert_eq!(count(&ledger, "sample"), 8);
+        assert_eq!(count(&ledger, &format!("proc WHERE job_run = {}", b.0)), 12);
+        assert_eq!(
+            ledger.find_runs(job(1)).unwrap()[0].life,
+            Life::Ended(at(5).wall)
+        );
+    }
+
+    #[test]
+    fn an_archived_run_can_be_judged_again() {
+        let (_dir, mut ledger) = fresh();
+        let (a, _) = two_jobs(&mut ledger);
+        for minute in 1..=3 {
+            Brought::at(minute, report(2, 7))
+                .owned_by(a)
+                .append(&mut ledger);
+        }
+        let brought = Brought::at(4, report(2, 7));
+        let mut failed = brought.run();
+        failed.gpus = Absent(Absence::WorkerStuck);
+        ledger.append(&failed).unwrap();
+        let run = ledger.open_runs(BOOT).unwrap().remove(0);
+        let asked = |ledger: &Ledger| JobAsked {
+            run: run.clone(),
+            units: Measured(ledger.units_of(a).unwrap()),
+        };
+        let jobs = vec![asked(&ledger)];
+        let before = ledger
+            .replay(BOOT, jobs, Measured(2), &mut |_| false, true)
+            .unwrap()
+            .remove(0);
+        ledger.clear(job(1), None, &at(5), true, None).unwrap();
+        let after = ledger.archived(asked(&ledger), BOOT).unwrap();
+        assert_eq!(
+            after.ticks[..],
+            before.ticks[..3],
+            "runs after its last sample are not its own"
+        );
+        assert_eq!(after.ticks[0].units.len(), 2);
+        let jobs = vec![asked(&ledger)];
+        let live = ledger
+            .replay(BOOT, jobs, Measured(2), &mut |_| false, true)
+            .unwrap()
+            .remove(0);
+        assert!(
+            live.ticks
+                .iter()
+                .all(|t| t.units[0].sm_util.measured().is_none())
+        );
+    }
+
+    #[test]
+    fn a_case_file_is_kept_for_a_run_with_a_finding_or_an_action() {
+        let (_dir, mut ledger) = fresh();
+        two_jobs(&mut ledger);
+        let run = ledger.open_runs(BOOT).unwrap().remove(1);
+        let finding = NewFinding {
+            job: &run,
+            signature: "idle",
+            scope: "whole",
+            units: "0",
+            since: at(0).boot,
+            established: at(30).boot,
+            certified_ms: 0,
+        };
+        ledger.record_finding(&finding, RunId(1), &at(30)).unwrap();
+        ledger
+            .close_finding(run.id, Closing::Alive, RunId(2), &at(31))
+            .unwrap();
+        let case = CaseFile {
+            display_id: "200_7".to_owned(),
+            body: "{}".to_owned(),
+        };
+        assert!(
+            !ledger
+                .clear(job(1), Some(0), &at(40), false, Some(&case))
+                .unwrap()
+                .case_kept
+        );
+        let long = CaseFile {
+            body: "x".repeat(LONGEST_CASE + 1),
+            ..case.clone()
+        };
+        assert_eq!(
+            ledger
+                .ending_run(job(2), None, &at(40))
+                .unwrap()
+                .map(|r| r.id),
+            Some(run.id)
+        );
+        assert!(
+            ledger
+                .clear(job(2), Some(0), &at(40), false, Some(&case))
+                .unwrap()
+                .case_kept
+        );
+        assert_eq!(ledger.ending_run(job(2), None, &at(40)).unwrap(), None);
+        assert_eq!(ledger.cases_of("200_7").unwrap().len(), 1);
+        assert_eq!(ledger.cases_of("2").unwrap()[0].body, "{}");
+        assert_eq!(ledger.all_cases().unwrap().len(), 1);
+        assert!(
+            !ledger
+                .clear(job(2), Some(0), &at(41), false, Some(&long))
+                .unwrap()
+                .case_kept
+        );
+    }
+
+    #[test]
+    fn a_requeued_runs_late_epilog_clears_that_run_only() {
+        let (_dir, mut ledger) = fresh();
+        let first = ledger
+            .register(&at(0), &registration(7, 0, RegisteredBy::Prolog))
+            .unwrap();
+        Brought::at(1, report(1, 0))
+            .owned_by(first)
+            .append(&mut ledger);
+        let second = ledger
+            .register(&at(2), &registration(7, 1, RegisteredBy::Prolog))
+            .unwrap();
+        Brought::at(3, report(1, 0))
+            .owned_by(second)
+            .append(&mut ledger);
+        let cleared = ledger.clear(job(7), Some(0), &at(4), false, None).unwrap();
+        assert_eq!((cleared.job_run, cleared.samples), (Some(first), 1));
+        assert_eq!(ledger.open_runs(BOOT).unwrap()[0].id, second);
+        assert_eq!(
+            count(&ledger, &format!("sample WHERE job_run = {}", second.0)),
+            1
+        );
+        assert_eq!(
+            ledger.find_runs(job(7)).unwrap()[1].life,
+            Life::Ended(at(2).wall)
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Readings as columns: how the two halves of a reading are bound, and how they are read back. Knows no table.
+//! What does not fit a column is stored as implausible, never cut or wrapped; what comes back damaged (SQLite
+//! has no checksums) is implausible too, never a number.
+
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent, Measured};
+use rusqlite::types::{ToSqlOutput, Value, ValueRef};
+use rusqlite::{Row, ToSql};
+
+/// One bound value.
+pub(super) enum Cell<'a> {
+    Int(i64),
+    Text(&'a str),
+    Nothing,
+}
+
+impl ToSql for Cell<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Cell::Int(n) => ToSqlOutput::Owned(Value::Integer(*n)),
+            Cell::Text(t) => ToSqlOutput::Borrowed(ValueRef::Text(t.as_bytes())),
+            Cell::Nothing => ToSqlOutput::Owned(Value::Null),
+        })
+    }
+}
+
+/// The values of one row, in the order of its columns.
+#[derive(Default)]
+pub(super) struct Cells<'a>(Vec<Cell<'a>>);
+
+impl<'a> Cells<'a> {
+    pub(super) fn new() -> Cells<'a> {
+        Cells(Vec::with_capacity(48))
+    }
+
+    pub(super) fn int(&mut self, value: i64) -> &mut Self {
+        self.0.push(Cell::Int(value));
+        self
+    }
+
+    pub(super) fn text(&mut self, value: &'a str) -> &mut Self {
+        self.0.push(Cell::Text(value));
+        self
+    }
+
+    pub(super) fn int_if(&mut self, value: Option<i64>) -> &mut Self {
+        self.0.push(value.map_or(Cell::Nothing, Cell::Int));
+        self
+    }
+
+    pub(super) fn text_if(&mut self, value: Option<&'a str>) -> &mut Self {
+        self.0.push(value.map_or(Cell::Nothing, Cell::Text));
+        self
+    }
+
+    /// A reading of one integer.
+    pub(super) fn pair<T>(
+        &mut self,
+        reading: &Reading<T>,
+        column: impl Fn(&T) -> Option<i64>,
+    ) -> &mut Self {
+        self.group(reading, |value| column(value).map(|n| [n]))
+    }
+
+    /// A reading of `N` integers under one absence; `None` for what cannot be stored.
+    pub(super) fn group<T, const N: usize>(
+        &mut self,
+        reading: &Reading<T>,
+        columns: impl Fn(&T) -> Option<[i64; N]>,
+    ) -> &mut Self {
+        let (values, why) = match reading {
+            Measured(value) => (columns(value), Absence::Implausible),
+            Absent(why) => (None, *why),
+        };
+        match values {
+            Some(values) => {
+                self.0.extend(values.into_iter().map(Cell::Int));
+                self.int_if(None)
+            }
+            None => {
+                self.0.extend((0..N).map(|_| Cell::Nothing));
+                self.int(why.code())
+            }
+        }
+    }
+
+    /// A reading of text.
+    pub(super) fn text_pair(&mut self, reading: &'a Reading<String>) -> &mut Self {
+        match reading {
+            Measured(text) => self.text(text).int_if(None),
+            Absent(why) => self.text_if(None).int(why.code()),
+        }
+    }
+
+    /// As many places for values as the row has: `?, ?, ?`.
+    pub(super) fn blanks(&self) -> String {
+        blanks(self.0.len())
+    }
+
+    /// To be handed to a statement; leaves the row empty and its memory to the next one.
+    pub(super) fn execute(
+        &mut self,
+        statement: &mut rusqlite::Statement,
+    ) -> rusqlite::Result<usize> {
+        let changed = statement.execute(rusqlite::params_from_iter(self.0.iter()));
+        self.0.clear();
+        changed
+    }
+
+    /// The same for a statement that answers with one number.
+    pub(super) fn query_row(
+        &mut self,
+        statement: &mut rusqlite::Statement,
+    ) -> rusqlite::Result<i64> {
+        let found = statement.query_row(rusqlite::params_from_iter(self.0.iter()), |r| r.get(0));
+        self.0.clear();
+        found
+    }
+}
+
+/// Reads the columns of a row from left to right.
+pub(super) struct Cursor<'r, 's> {
+    row: &'r Row<'s>,
+    at: usize,
+}
+
+impl<'r, 's> Cursor<'r, 's> {
+    pub(super) fn from(row: &'r Row<'s>, at: usize) -> Cursor<'r, 's> {
+        Cursor { row, at }
+    }
+
+    pub(super) fn get<T: rusqlite::types::FromSql>(&mut self) -> rusqlite::Result<T> {
+        self.at += 1;
+        self.row.get(self.at - 1)
+    }
+
+    /// A reading of one integer; `value` says whether it can be.
+    pub(super) fn pair<T>(
+        &mut self,
+        value: impl Fn(i64) -> Option<T>,
+    ) -> rusqlite::Result<Reading<T>> {
+        self.group(|[n]| value(n))
+    }
+
+    /// A reading of `N` integers under one absence; `value` says whether they can be.
+    pub(super) fn group<T, const N: usize>(
+        &mut self,
+        value: impl Fn([i64; N]) -> Option<T>,
+    ) -> rusqlite::Result<Reading<T>> {
+        let mut numbers = [0; N];
+        let mut present = 0;
+        for slot in &mut numbers {
+            if let Some(number) = self.get::<Option<i64>>()? {
+                *slot = number;
+                present += 1;
+            }
+        }
+        Ok(match self.get::<Option<i64>>()? {
+            None if present == N => value(numbers).map_or(Absent(Absence::Implausible), Measured),
+            Some(code) if present == 0 => Absent(Absence::from_code(code)),
+            _ => Absent(Absence::Implausible),
+        })
+    }
+
+    pub(super) fn text_pair(&mut self) -> rusqlite::Result<Reading<String>> {
+        let text: Option<String> = self.get()?;
+        Ok(match (text, self.get::<Option<i64>>()?) {
+            (Some(text), None) => Measured(text),
+            (None, Some(code)) => Absent(Absence::from_code(code)),
+            _ => Absent(Absence::Implausible),
+        })
+    }
+}
+
+/// Places for so many values.
+pub(super) fn blanks(count: usize) -> String {
+    vec!["?"; count].join(", ")
+}
+
+/// An unsigned number as a column, where it fits.
+pub(super) fn fits(value: u64) -> Option<i64> {
+    i64::try_from(value).ok()
+}
+
+/// A `u32` column back.
+pub(super) fn small(value: i64) -> Option<u32> {
+    u32::try_from(value).ok()
+}
+
+/// A `u64` column back.
+pub(super) fn large(value: i64) -> Option<u64> {
+    u64::try_from(value).ok()
+}

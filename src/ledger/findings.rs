@@ -1,0 +1,339 @@
+//! Findings, and what was withheld: what the rules said of a job run, for as long as it held. They keep what
+//! pruned samples can no longer tell (since when, how much of it certified), and judge nothing.
+
+use super::jobs::{job_id, known, number};
+use super::{Deed, Ledger, LedgerError, boot_row_made};
+use crate::model::*;
+use crate::units::{BootMs, WallMs};
+use rusqlite::Row;
+
+/// A finding as the rules see it in one run.
+#[derive(Clone, Debug)]
+pub struct NewFinding<'a> {
+    /// Of which job run.
+    pub job: &'a JobRun,
+    /// Its signature.
+    pub signature: &'a str,
+    /// `whole` or `part`.
+    pub scope: &'a str,
+    /// Its units, in words.
+    pub units: &'a str,
+    /// Start of the breach.
+    pub since: BootMs,
+    /// Since when it is a finding: `since` and a window.
+    pub established: BootMs,
+    /// Certified breaching time up to this run.
+    pub certified_ms: i64,
+}
+
+/// Why a finding is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// Certified work was seen.
+    Alive,
+    /// A hole that nothing bridges: neither held nor cleared.
+    Lost,
+    /// The job run became exempt.
+    Exempt,
+    /// The job run is over.
+    Ended,
+}
+
+impl Closing {
+    /// The word in the ledger.
+    pub fn word(self) -> &'static str {
+        match self {
+            Closing::Alive => "alive",
+            Closing::Lost => "lost",
+            Closing::Exempt => "exempt",
+            Closing::Ended => "ended",
+        }
+    }
+}
+
+/// A finding as it was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindingRow {
+    /// Its row.
+    pub id: i64,
+    /// The job's id.
+    pub job: JobId,
+    /// Its restart count.
+    pub restart: u32,
+    /// The id as Slurm shows it, where it was known.
+    pub display_id: String,
+    /// The job run.
+    pub job_run: JobRunId,
+    /// Its last signature.
+    pub signature: String,
+    /// Its last scope.
+    pub scope: String,
+    /// Its units, in words.
+    pub units: String,
+    /// On which boot.
+    pub boot_id: String,
+    /// Start of the breach.
+    pub since: BootMs,
+    /// The same, for showing.
+    pub since_wall: WallMs,
+    /// Since when it is a finding.
+    pub established: BootMs,
+    /// Certified breaching time.
+    pub certified_ms: i64,
+    /// The run that opened it.
+    pub opened_run: RunId,
+    /// The last run that saw it.
+    pub last_run: RunId,
+    /// Why and when it was closed (`alive`, `lost`, `exempt`, `ended`), if it was.
+    pub closed: Option<(String, WallMs)>,
+}
+
+/// What was not done, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// What was asked for.
+    pub deed: Deed,
+    /// Why it was not done.
+    pub because: String,
+    /// First withheld for this reason.
+    pub first: (RunId, WallMs),
+    /// Last.
+    pub last: (RunId, WallMs),
+    /// How many times.
+    pub count: u32,
+}
+
+impl Ledger {
+    /// Keeps what this run found, and gives the finding's row. A job run has one open finding: its start stays
+    /// what it was when it was opened, the rest follows. New clocks need [`Ledger::close_finding`] first.
+    pub fn record_finding(
+        &mut self,
+        finding: &NewFinding,
+        run: RunId,
+        now: &Now,
+    ) -> Result<i64, LedgerError> {
+        self.write("keep a finding", |tx| {
+            let boot = boot_row_made(tx, &now.boot_id)?;
+            let job = &finding.job.registration;
+            tx.query_row(
+                "INSERT INTO finding (job_id, restart, display_id, job_run, signature, scope, units, boot,
+                     since_boot_ms, since_wall_ms, established_boot_ms, certified_ms, opened_run, last_run)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13)
+                 ON CONFLICT (job_run) WHERE closed_how IS NULL DO UPDATE SET display_id = ?3,
+                     signature = ?5, scope = ?6, units = ?7, certified_ms = ?12, last_run = ?13
+                 RETURNING id",
+                rusqlite::params![
+                    number(job.job),
+                    job.restart,
+                    finding.job.shown_id(),
+                    finding.job.id.0,
+                    finding.signature,
+                    finding.scope,
+                    finding.units,
+                    boot,
+                    finding.since.0,
+                    now.wall_of(finding.since).0,
+                    finding.established.0,
+                    finding.certified_ms,
+                    run.0,
+                ],
+                |r| r.get(0),
+            )
+        })
+    }
+
+    /// Closes the open finding of a job run, if there is one.
+    pub fn close_finding(
+        &mut self,
+        job: JobRunId,
+        how: Closing,
+        run: RunId,
+        now: &Now,
+    ) -> Result<(), LedgerError> {
+        self.write("close a finding", |tx| {
+            tx.execute(
+                "UPDATE finding SET closed_how = ?2, closed_wall_ms = ?3, closed_run = ?4
+                 WHERE job_run = ?1 AND closed_how IS NULL",
+                (job.0, how.word(), now.wall.0, run.0),
+            )
+            .map(|_| ())
+        })
+    }
+
+    /// The findings of a job run, oldest first; only the last can be open.
+    pub fn findings_of(&self, job: JobRunId) -> Result<Vec<FindingRow>, LedgerError> {
+        self.findings("f.job_run = ?1", [job.0])
+    }
+
+    /// Every open finding, oldest first.
+    pub fn open_findings(&self) -> Result<Vec<FindingRow>, LedgerError> {
+        self.findings("f.closed_how IS NULL", [])
+    }
+
+    fn findings(
+        &self,
+        condition: &str,
+        params: impl rusqlite::Params,
+    ) -> Result<Vec<FindingRow>, LedgerError> {
+        self.read("read findings", |conn| {
+            let mut found = conn.prepare(&format!(
+                "SELECT f.id, f.job_id, f.restart, f.display_id, f.job_run, f.signature, f.scope, f.units,
+                     b.boot_id, f.since_boot_ms, f.since_wall_ms, f.established_boot_ms, f.certified_ms,
+                     f.opened_run, f.last_run, f.closed_how, f.closed_wall_ms
+                 FROM finding f JOIN boot b ON b.id = f.boot WHERE {condition} ORDER BY f.id"
+            ))?;
+            found.query_map(params, finding_row)?.collect()
+        })
+    }
+
+    /// Counts that something was not done for a job run, by reason.
+    pub fn withhold(
+        &mut self,
+        job: JobRunId,
+        deed: Deed,
+        because: &str,
+        run: RunId,
+        now: &Now,
+    ) -> Result<(), LedgerError> {
+        self.write("keep what was withheld", |tx| {
+            tx.execute(
+                "INSERT INTO withheld VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?5, 1)
+                 ON CONFLICT DO UPDATE SET last_run = ?4, last_wall_ms = ?5, count = count + 1",
+                (job.0, deed.word(), because, run.0, now.wall.0),
+            )
+            .map(|_| ())
+        })
+    }
+
+    /// What was withheld from a job run, the latest first.
+    pub fn withheld_of(&self, job: JobRunId) -> Result<Vec<Withheld>, LedgerError> {
+        self.read("read what was withheld", |conn| {
+            let mut found = conn.prepare(
+                "SELECT verdict, because, first_run, first_wall_ms, last_run, last_wall_ms, count
+                 FROM withheld WHERE job_run = ?1 ORDER BY last_run DESC, verdict, because",
+            )?;
+            found.query_map([job.0], withheld)?.collect()
+        })
+    }
+}
+
+fn finding_row(row: &Row) -> rusqlite::Result<FindingRow> {
+    let closed = match (
+        row.get::<_, Option<String>>(15)?,
+        row.get::<_, Option<i64>>(16)?,
+    ) {
+        (Some(how), Some(wall)) => Some((how, WallMs(wall))),
+        _ => None,
+    };
+    Ok(FindingRow {
+        id: row.get(0)?,
+        job: job_id(row.get(1)?)?,
+        restart: row.get(2)?,
+        display_id: row.get(3)?,
+        job_run: JobRunId(row.get(4)?),
+        signature: row.get(5)?,
+        scope: row.get(6)?,
+        units: row.get(7)?,
+        boot_id: row.get(8)?,
+        since: BootMs(row.get(9)?),
+        since_wall: WallMs(row.get(10)?),
+        established: BootMs(row.get(11)?),
+        certified_ms: row.get(12)?,
+        opened_run: RunId(row.get(13)?),
+        last_run: RunId(row.get(14)?),
+        closed,
+    })
+}
+
+fn withheld(row: &Row) -> rusqlite::Result<Withheld> {
+    Ok(Withheld {
+        deed: known(
+            Deed::from_word(&row.get::<_, String>(0)?),
+            "withheld.verdict",
+        )?,
+        because: row.get(1)?,
+        first: (RunId(row.get(2)?), WallMs(row.get(3)?)),
+        last: (RunId(row.get(4)?), WallMs(row.get(5)?)),
+        count: row.get(6)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn a_finding_keeps_its_start_until_it_is_closed() {
+        let (_dir, mut ledger) = fresh();
+        ledger
+            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
+            .unwrap();
+        let job = ledger.open_runs(BOOT).unwrap().pop().unwrap();
+        let seen = |signature, since: i64, minutes: i64| NewFinding {
+            job: &job,
+            signature,
+            scope: "whole",
+            units: "0-7",
+            since: at(since).boot,
+            established: at(since + 30).boot,
+            certified_ms: minutes * 60_000,
+        };
+        let first = ledger
+            .record_finding(&seen("idle", 0, 30), RunId(1), &at(30))
+            .unwrap();
+        let same = ledger
+            .record_finding(&seen("hung", 5, 31), RunId(2), &at(31))
+            .unwrap();
+        assert_eq!(first, same);
+        let row = &ledger.findings_of(job.id).unwrap()[0];
+        assert_eq!((row.since, row.since_wall), (at(0).boot, at(0).wall));
+        assert_eq!(
+            (row.signature.as_str(), row.certified_ms, row.last_run),
+            ("hung", 1_860_000, RunId(2))
+        );
+        ledger
+            .close_finding(job.id, Closing::Lost, RunId(3), &at(60))
+            .unwrap();
+        let second = ledger
+            .record_finding(&seen("hung", 60, 30), RunId(4), &at(90))
+            .unwrap();
+        assert_ne!(first, second);
+        let all = ledger.findings_of(job.id).unwrap();
+        assert_eq!(all[0].closed, Some(("lost".to_owned(), at(60).wall)));
+        assert_eq!(all[1].since, at(60).boot);
+        ledger
+            .clear(job.registration.job, Some(0), &at(91), false, None)
+            .unwrap();
+        assert!(ledger.open_findings().unwrap().is_empty());
+        assert_eq!(
+            ledger.findings_of(job.id).unwrap().len(),
+            2,
+            "what was found is kept"
+        );
+    }
+
+    #[test]
+    fn what_was_withheld_is_counted_by_reason() {
+        let (_dir, mut ledger) = fresh();
+        let run = ledger
+            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
+            .unwrap();
+        let drain = Deed::Of(Verdict::Drain);
+        for (minute, because) in [
+            (1, "mode is observe"),
+            (2, "mode is observe"),
+            (3, "no answer"),
+        ] {
+            ledger
+                .withhold(run, drain, because, RunId(minute), &at(minute))
+                .unwrap();
+        }
+        let kept = ledger.withheld_of(run).unwrap();
+        assert_eq!(kept.len(), 2);
+        assert_eq!(
+            (kept[1].count, kept[1].first.0, kept[1].last.0),
+            (2, RunId(1), RunId(2))
+        );
+    }
+}

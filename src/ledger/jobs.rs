@@ -1,0 +1,509 @@
+//! Registrations: which job runs this node was given, and which of them are over. Believes nobody that an
+//! ended run is back; guesses nothing that a registration did not say.
+
+use super::columns::{Cells, Cursor, small};
+use super::{Ledger, LedgerError, boot_row, boot_row_made};
+use crate::model::*;
+use crate::reading::Reading::Measured;
+use crate::units::{BootMs, GresIndex, UnitUuid, WallMs};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, ffi};
+
+/// Whether a job run is still registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// The policy sees it, on its own boot.
+    Open,
+    /// Its Epilog came.
+    Ended(WallMs),
+    /// A later run of the same job came, and no Epilog of this one.
+    Requeued(WallMs),
+    /// Another job run of the same id and restart count came, as after ids wrapped.
+    Replaced(WallMs),
+}
+
+/// A job run as `--explain` finds it, open or over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRecord {
+    /// What was registered.
+    pub run: JobRun,
+    /// On which boot.
+    pub boot_id: String,
+    /// Whether it is over.
+    pub life: Life,
+}
+
+/// What a registration says, in the order of [`insert`] and [`record`].
+const FACTS: &str = "job_id, restart, registered_by, registered_boot_ms, \
+    start_boot_ms, start_wall_ms, start_source, het_leader, \
+    cluster, cluster_absent, sluid, sluid_absent, user, user_absent, uid, uid_absent, \
+    account, account_absent, partition, partition_absent, qos, qos_absent, \
+    nodes, nodes_absent, node_list, node_list_absent, limit_end_wall_ms, limit_end_absent";
+
+impl Ledger {
+    /// Registers a job run and gives its row.
+    ///
+    /// The same open run again keeps its first row. A higher restart count closes the older runs of that job
+    /// (a requeued job is a new run: ClusterCockpit/cc-backend#30); a Prolog whose start or SLUID differs
+    /// replaces the open run, because Prologs do not come twice for one.
+    ///
+    /// Errors: `Refused` for a discovery of a run that has ended, or of one older than what is registered.
+    pub fn register(&mut self, now: &Now, job: &Registration) -> Result<JobRunId, LedgerError> {
+        self.write_or_anew("register job", |tx, _| {
+            let boot = boot_row_made(tx, &now.boot_id)?;
+            if let Some(kept) = make_room(tx, boot, now, job)? {
+                return Ok(kept);
+            }
+            if job.by == RegisteredBy::Prolog {
+                tx.execute(
+                    "DELETE FROM ended WHERE boot = ?1 AND job_id = ?2 AND restart >= ?3",
+                    (boot, number(job.job), job.restart),
+                )?;
+            }
+            insert(tx, boot, now, job)
+        })
+    }
+
+    /// The registered job runs of a boot that are not over, oldest first; rows of other boots are void.
+    pub fn open_runs(&self, boot_id: &str) -> Result<Vec<JobRun>, LedgerError> {
+        self.read("read registrations", |conn| {
+            let Some(boot) = boot_row(conn, boot_id)? else {
+                return Ok(Vec::new());
+            };
+            let condition = "j.boot = ?1 AND j.closed_how IS NULL ORDER BY j.id";
+            Ok(records(conn, condition, [boot])?
+                .into_iter()
+                .map(|r| r.run)
+                .collect())
+        })
+    }
+
+    /// Every run of a job that the ledger still knows, on any boot, open or over, newest first.
+    pub fn find_runs(&self, job: JobId) -> Result<Vec<JobRecord>, LedgerError> {
+        self.read("look for the job", |conn| {
+            records(conn, "j.job_id = ?1 ORDER BY j.id DESC", [number(job)])
+        })
+    }
+
+    /// The same for an id as Slurm shows it (`123_4`, `200+1`), where Slurm was asked, or for a SLUID.
+    pub fn find_shown(&self, shown: &str) -> Result<Vec<JobRecord>, LedgerError> {
+        self.read("look for the job", |conn| {
+            let condition = "(j.sluid = ?1 OR j.id IN
+                (SELECT job_run FROM job_details WHERE display_id = ?1)) ORDER BY j.id DESC";
+            records(conn, condition, [shown])
+        })
+    }
+
+    /// Keeps what Slurm said of a job run; the last answer counts.
+    pub fn set_details(
+        &mut self,
+        run: JobRunId,
+        details: &JobDetails,
+        now: &Now,
+    ) -> Result<(), LedgerError> {
+        self.write("keep what Slurm said of a job", |tx| {
+            let mut cells = Cells::new();
+            cells
+                .int(run.0)
+                .int(now.boot.0)
+                .text(state_word(details.state))
+                .int(details.start_unix_s)
+                .text(&details.display_id)
+                .pair(&details.restart, |n| Some(i64::from(*n)))
+                .text_pair(&details.name)
+                .text_pair(&details.user)
+                .text_pair(&details.account)
+                .text_pair(&details.partition)
+                .text_pair(&details.qos)
+                .pair(&details.nodes, |n| Some(i64::from(*n)))
+                .text_pair(&details.node_list);
+            let sql = format!(
+                "INSERT OR REPLACE INTO job_details VALUES ({})",
+                cells.blanks()
+            );
+            cells.execute(&mut tx.prepare(&sql)?).map(|_| ())
+        })
+    }
+}
+
+/// Closes what the new registration supersedes; gives the row to keep where it is the same run.
+fn make_room(
+    tx: &Transaction,
+    boot: i64,
+    now: &Now,
+    job: &Registration,
+) -> rusqlite::Result<Option<JobRunId>> {
+    let condition = "j.boot = ?1 AND j.closed_how IS NULL AND j.job_id = ?2 ORDER BY j.id";
+    for open in records(tx, condition, (boot, number(job.job)))? {
+        let known = &open.run.registration;
+        let prolog = job.by == RegisteredBy::Prolog;
+        if known.restart < job.restart {
+            close(tx, open.run.id, "requeued", now)?;
+        } else if prolog && (known.restart > job.restart || another_run(known, job)) {
+            close(tx, open.run.id, "replaced", now)?;
+        } else if known.restart == job.restart {
+            return Ok(Some(open.run.id));
+        } else {
+            return Err(refusal("a later run of this job is registered"));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether two registrations of one id and restart count are surely not the same run.
+fn another_run(known: &Registration, new: &Registration) -> bool {
+    let slurm = |r: &Registration| r.start.source == StartSource::Slurm;
+    // Whole seconds in Slurm, put on our clock twice: a difference of a second is none.
+    let starts_differ =
+        slurm(known) && slurm(new) && known.start.wall.0.abs_diff(new.start.wall.0) > 1500;
+    let sluids_differ = match (&known.sluid, &new.sluid) {
+        (Measured(a), Measured(b)) => a != b,
+        _ => false,
+    };
+    starts_differ || sluids_differ
+}
+
+fn insert(
+    tx: &Transaction,
+    boot: i64,
+    now: &Now,
+    job: &Registration,
+) -> rusqlite::Result<JobRunId> {
+    let mut cells = Cells::new();
+    cells
+        .int(boot)
+        .int(number(job.job))
+        .int(i64::from(job.restart))
+        .text(by_word(job.by))
+        .int(now.boot.0)
+        .int(job.start.boot.0)
+        .int(job.start.wall.0)
+        .text(source_word(job.start.source))
+        .int_if(job.het_leader.map(number))
+        .text_pair(&job.cluster)
+        .text_pair(&job.sluid)
+        .text_pair(&job.user)
+        .pair(&job.uid, |n| Some(i64::from(*n)))
+        .text_pair(&job.account)
+        .text_pair(&job.partition)
+        .text_pair(&job.qos)
+        .pair(&job.nodes, |n| Some(i64::from(*n)))
+        .text_pair(&job.node_list)
+        .pair(&job.limit_end, |w| Some(w.0));
+    let sql = format!(
+        "INSERT INTO job_run (boot, {FACTS}, after_run)
+         VALUES ({}, (SELECT coalesce(max(id), 0) FROM run))",
+        cells.blanks()
+    );
+    cells.execute(&mut tx.prepare(&sql)?)?;
+    let id = tx.last_insert_rowid();
+    let mut claim = tx.prepare("INSERT INTO job_claim VALUES (?1, ?2, ?3, ?4)")?;
+    for (position, gpu) in (0i64..).zip(&job.gpus) {
+        let (index, uuid) = match gpu {
+            GpuClaim::Index(GresIndex(n)) => (Some(*n), None),
+            GpuClaim::Uuid(uuid) => (None, Some(uuid.as_str())),
+        };
+        claim.execute((id, position, index, uuid))?;
+    }
+    Ok(JobRunId(id))
+}
+
+/// Ends a registration; its open finding ends with it.
+pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> rusqlite::Result<()> {
+    tx.execute(
+        "UPDATE job_run SET closed_how = ?2, closed_wall_ms = ?3 WHERE id = ?1 AND closed_how IS NULL",
+        (run.0, how, now.wall.0),
+    )?;
+    tx.execute(
+        "UPDATE finding SET closed_how = 'ended', closed_wall_ms = ?2 WHERE job_run = ?1 AND closed_how IS NULL",
+        (run.0, now.wall.0),
+    )?;
+    Ok(())
+}
+
+/// Job runs by a condition on `j`, with their claims and details.
+pub(super) fn records(
+    conn: &Connection,
+    condition: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<JobRecord>> {
+    let mut found = conn.prepare(&format!(
+        "SELECT j.id, {FACTS}, first_activity_ms, last_activity_ms, boot_id, closed_how, closed_wall_ms
+         FROM job_run j JOIN boot b ON b.id = j.boot WHERE {condition}"
+    ))?;
+    let mut records = found
+        .query_map(params, record)?
+        .collect::<rusqlite::Result<Vec<JobRecord>>>()?;
+    if records.is_empty() {
+        return Ok(records);
+    }
+    let mut claims = conn
+        .prepare("SELECT gres_index, uuid FROM job_claim WHERE job_run = ?1 ORDER BY position")?;
+    let mut details = conn.prepare("SELECT * FROM job_details WHERE job_run = ?1")?;
+    for record in &mut records {
+        let run = &mut record.run;
+        run.registration.gpus = claims
+            .query_map([run.id.0], claim)?
+            .collect::<Result<_, _>>()?;
+        run.details = details.query_row([run.id.0], read_details).optional()?;
+    }
+    Ok(records)
+}
+
+fn record(row: &Row) -> rusqlite::Result<JobRecord> {
+    let c = &mut Cursor::from(row, 0);
+    let id = JobRunId(c.get()?);
+    let job = job_id(c.get()?)?;
+    let restart = c.get()?;
+    let by = known(by_from(&c.get::<String>()?), "job_run.registered_by")?;
+    let registered = BootMs(c.get()?);
+    let (boot, wall) = (BootMs(c.get()?), WallMs(c.get()?));
+    let source = known(source_from(&c.get::<String>()?), "job_run.start_source")?;
+    let registration = Registration {
+        job,
+        restart,
+        by,
+        start: JobStart { boot, wall, source },
+        het_leader: c.get::<Option<i64>>()?.map(job_id).transpose()?,
+        cluster: c.text_pair()?,
+        sluid: c.text_pair()?,
+        user: c.text_pair()?,
+        uid: c.pair(small)?,
+        account: c.text_pair()?,
+        partition: c.text_pair()?,
+        qos: c.text_pair()?,
+        nodes: c.pair(small)?,
+        node_list: c.text_pair()?,
+        limit_end: c.pair(|n| Some(WallMs(n)))?,
+        gpus: Vec::new(),
+    };
+    let run = JobRun {
+        id,
+        registration,
+        registered,
+        details: None,
+        first_activity: c.get::<Option<i64>>()?.map(BootMs),
+        last_activity: c.get::<Option<i64>>()?.map(BootMs),
+    };
+    let boot_id = c.get()?;
+    let how: Option<String> = c.get()?;
+    let closed: Option<i64> = c.get()?;
+    let life = match (how.as_deref(), closed.map(WallMs)) {
+        (None, None) => Life::Open,
+        (Some("ended"), Some(at)) => Life::Ended(at),
+        (Some("requeued"), Some(at)) => Life::Requeued(at),
+        (Some("replaced"), Some(at)) => Life::Replaced(at),
+        _ => return Err(damage("job_run.closed_how")),
+    };
+    Ok(JobRecord { run, boot_id, life })
+}
+
+fn claim(row: &Row) -> rusqlite::Result<GpuClaim> {
+    match (row.get(0)?, row.get::<_, Option<String>>(1)?) {
+        (Some(index), None) => Ok(GpuClaim::Index(GresIndex(index))),
+        (None, Some(uuid)) => {
+            known(UnitUuid::new(&uuid).ok(), "job_claim.uuid").map(GpuClaim::Uuid)
+        }
+        _ => Err(damage("job_claim")),
+    }
+}
+
+fn read_details(row: &Row) -> rusqlite::Result<JobDetails> {
+    let c = &mut Cursor::from(row, 2);
+    Ok(JobDetails {
+        state: known(state_from(&c.get::<String>()?), "job_details.state")?,
+        start_unix_s: c.get()?,
+        display_id: c.get()?,
+        restart: c.pair(small)?,
+        name: c.text_pair()?,
+        user: c.text_pair()?,
+        account: c.text_pair()?,
+        partition: c.text_pair()?,
+        qos: c.text_pair()?,
+        nodes: c.pair(small)?,
+        node_list: c.text_pair()?,
+    })
+}
+
+/// A job id as a column.
+pub(super) fn number(job: JobId) -> i64 {
+    // Below 2^32 by construction.
+    job.get() as i64
+}
+
+/// A job id column back.
+pub(super) fn job_id(value: i64) -> rusqlite::Result<JobId> {
+    known(u64::try_from(value).ok().and_then(JobId::new), "job_id")
+}
+
+/// A value that its column's CHECK forbids can only be damage.
+pub(super) fn known<T>(value: Option<T>, column: &str) -> rusqlite::Result<T> {
+    value.ok_or_else(|| damage(column))
+}
+
+fn damage(column: &str) -> rusqlite::Error {
+    let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
+    rusqlite::Error::SqliteFailure(
+        code,
+        Some(format!("`{column}` holds a value that cannot be")),
+    )
+}
+
+fn refusal(why: &str) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(
+        ffi::Error::new(ffi::SQLITE_CONSTRAINT),
+        Some(why.to_owned()),
+    )
+}
+
+macro_rules! words {
+    ($write:ident, $read:ident, $type:ident { $($name:ident = $word:literal),* $(,)? }) => {
+        pub(super) fn $write(value: $type) -> &'static str {
+            match value { $($type::$name => $word),* }
+        }
+        pub(super) fn $read(word: &str) -> Option<$type> {
+            match word { $($word => Some($type::$name),)* _ => None }
+        }
+    };
+}
+pub(super) use words;
+
+words!(by_word, by_from, RegisteredBy { Prolog = "prolog", Discovery = "discovery" });
+words!(source_word, source_from, StartSource { Slurm = "slurm", Registration = "registration" });
+words!(state_word, state_from, JobState {
+    Running = "running",
+    Suspended = "suspended",
+    Completing = "completing",
+    Configuring = "configuring",
+    Pending = "pending",
+    Ended = "ended",
+    Other = "other",
+});
+
+#[cfg(test)]
+mod tests {
+    use super::super::LedgerErrorKind;
+    use super::super::testing::*;
+    use super::*;
+    use crate::reading::{Absence, Reading};
+
+    fn prolog(job: u64, restart: u32) -> Registration {
+        registration(job, restart, RegisteredBy::Prolog)
+    }
+
+    fn discovery(job: u64, restart: u32) -> Registration {
+        registration(job, restart, RegisteredBy::Discovery)
+    }
+
+    #[test]
+    fn a_registration_comes_back_as_it_was_given() {
+        let (_dir, mut ledger) = fresh();
+        let mut job = prolog(4242, 0);
+        job.gpus = vec![GpuClaim::Index(GresIndex(3)), GpuClaim::Uuid(uuid(1))];
+        job.het_leader = JobId::new(4200);
+        job.limit_end = Measured(WallMs(99));
+        job.nodes = Reading::Absent(Absence::NotUnderstood);
+        let id = ledger.register(&at(10), &job).unwrap();
+        let open = ledger.open_runs(BOOT).unwrap();
+        assert_eq!(open.len(), 1);
+        assert_eq!((open[0].id, &open[0].registration), (id, &job));
+        assert_eq!(open[0].registered, at(10).boot);
+
+        let said = details("4242_7");
+        ledger.set_details(id, &details("old"), &at(11)).unwrap();
+        ledger.set_details(id, &said, &at(12)).unwrap();
+        assert_eq!(ledger.open_runs(BOOT).unwrap()[0].details, Some(said));
+        assert_eq!(ledger.find_shown("4242_7").unwrap().len(), 1);
+        assert!(ledger.find_shown("4242_8").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_requeued_job_is_a_new_run_and_both_are_listed() {
+        // ClusterCockpit/cc-backend#30, snakemake/snakemake-executor-plugin-slurm#109 (JL-02).
+        let (_dir, mut ledger) = fresh();
+        let first = ledger.register(&at(0), &prolog(77, 0)).unwrap();
+        assert_eq!(
+            ledger.register(&at(1), &prolog(77, 0)).unwrap(),
+            first,
+            "the same run keeps its row"
+        );
+        let second = ledger.register(&at(50), &prolog(77, 1)).unwrap();
+        assert_ne!(first, second);
+        let open: Vec<_> = ledger
+            .open_runs(BOOT)
+            .unwrap()
+            .iter()
+            .map(|r| r.id)
+            .collect();
+        assert_eq!(open, [second]);
+        let lives: Vec<_> = ledger
+            .find_runs(job(77))
+            .unwrap()
+            .iter()
+            .map(|r| r.life)
+            .collect();
+        assert_eq!(lives, [Life::Open, Life::Requeued(at(50).wall)]);
+    }
+
+    #[test]
+    fn a_late_discovery_of_an_older_run_is_refused() {
+        let (_dir, mut ledger) = fresh();
+        ledger.register(&at(0), &prolog(77, 2)).unwrap();
+        let error = ledger.register(&at(1), &discovery(77, 1)).unwrap_err();
+        assert_eq!(error.kind, LedgerErrorKind::Refused);
+        assert_eq!(ledger.open_runs(BOOT).unwrap()[0].registration.restart, 2);
+    }
+
+    #[test]
+    fn an_ended_run_is_not_discovered_again_but_a_prolog_begins_a_new_one() {
+        let (_dir, mut ledger) = fresh();
+        let first = ledger.register(&at(0), &prolog(77, 0)).unwrap();
+        ledger.clear(job(77), Some(0), &at(5), false, None).unwrap();
+        let error = ledger.register(&at(6), &discovery(77, 0)).unwrap_err();
+        assert_eq!(error.kind, LedgerErrorKind::Refused, "{error}");
+        assert!(ledger.open_runs(BOOT).unwrap().is_empty());
+        let second = ledger.register(&at(7), &prolog(77, 0)).unwrap();
+        assert!(second > first, "numbers never return");
+        // The mark is gone with the new run: its own rediscovery is welcome.
+        assert_eq!(ledger.register(&at(8), &discovery(77, 0)).unwrap(), second);
+    }
+
+    #[test]
+    fn an_epilog_without_a_restart_count_ends_every_run_of_an_unregistered_job() {
+        let (_dir, mut ledger) = fresh();
+        ledger.clear(job(5), None, &at(0), false, None).unwrap();
+        for restart in [0, 3] {
+            assert!(ledger.register(&at(1), &discovery(5, restart)).is_err());
+        }
+        assert!(ledger.register(&at(2), &prolog(5, 0)).is_ok());
+    }
+
+    #[test]
+    fn a_prolog_with_another_start_is_another_run() {
+        let (_dir, mut ledger) = fresh();
+        let mut one = prolog(9, 0);
+        one.start.source = StartSource::Slurm;
+        let first = ledger.register(&at(0), &one).unwrap();
+        let mut two = one.clone();
+        two.start.wall.0 += 900;
+        assert_eq!(
+            ledger.register(&at(1), &two).unwrap(),
+            first,
+            "rounded differently"
+        );
+        two.start.wall.0 += 3_600_000;
+        let second = ledger.register(&at(60), &two).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(
+            ledger.find_runs(job(9)).unwrap()[1].life,
+            Life::Replaced(at(60).wall)
+        );
+    }
+
+    #[test]
+    fn registrations_of_another_boot_are_void() {
+        let (_dir, mut ledger) = fresh();
+        ledger.register(&at(0), &prolog(1, 0)).unwrap();
+        assert!(ledger.open_runs("another boot").unwrap().is_empty());
+        assert_eq!(ledger.find_runs(job(1)).unwrap()[0].boot_id, BOOT);
+    }
+}

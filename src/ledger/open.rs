@@ -1,0 +1,350 @@
+//! Opening: the folder and the file, the settings of a connection, migrations, and what happens to a damaged
+//! file. Never moves a file for any reason but damage, and never touches one of a later version.
+
+use super::schema::MIGRATIONS;
+use super::{Created, Ledger, LedgerError, LedgerErrorKind, Opening, transaction};
+use crate::model::Now;
+use crate::units::{BootMs, NodeName, WallMs};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, FileControl, OpenFlags};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const FILE: &str = "ledger.db";
+/// Damaged files kept for whoever wants to know; older ones are deleted.
+const DAMAGED_KEPT: usize = 2;
+/// SQLite's page size unless told otherwise; smaller and larger ones measured slower.
+const PAGE_BYTES: u64 = 4096;
+/// How long one wait for a lock lasts before it is tried again.
+const NAP: Duration = Duration::from_millis(2);
+
+/// No URI file names, no following of links: the path is ours, and root opens it.
+fn flags(write: bool) -> OpenFlags {
+    let mode = match write {
+        true => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        false => OpenFlags::SQLITE_OPEN_READ_ONLY,
+    };
+    mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW
+}
+
+pub(super) fn open(
+    dir: &Path,
+    node: &NodeName,
+    now: &Now,
+    opening: Opening,
+) -> Result<Ledger, LedgerError> {
+    let path = prepare_file(dir)?;
+    let mut notes = Vec::new();
+    let (conn, (owner, created)) = match connect(&path, node, now, opening) {
+        Err(error) if error.kind == LedgerErrorKind::Corrupt => {
+            notes.push(put_aside(&path, now, &error.text)?);
+            connect(&path, node, now, opening)?
+        }
+        other => other?,
+    };
+    if owner != *node {
+        let text =
+            format_args!("it belongs to node `{owner}`, this is `{node}`; it was left as it is");
+        return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
+    }
+    Ok(Ledger {
+        conn,
+        path,
+        node: owner,
+        created,
+        opened: Some((now.clone(), opening)),
+        notes,
+    })
+}
+
+pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, LedgerError> {
+    let path = plain_path(dir)?;
+    let told = |e| LedgerError::of(&path, "open to read", e);
+    let mut conn = Connection::open_with_flags(&path, flags(false)).map_err(told)?;
+    settle(&mut conn, wait).map_err(told)?;
+    let found = version(&conn, &path)?;
+    if found < MIGRATIONS.len() {
+        let text = format_args!("holds no ledger of this version yet (schema {found})");
+        return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
+    }
+    let (node, created) = meta(&conn, &path)?;
+    Ok(Ledger {
+        conn,
+        path,
+        node,
+        created,
+        opened: None,
+        notes: Vec::new(),
+    })
+}
+
+/// SQLITE_OPEN_NOFOLLOW refuses a link anywhere in the path, and `/var` is one on some systems: the folder's
+/// links are resolved here, so that only a link in the place of the file itself is refused.
+fn plain_path(dir: &Path) -> Result<PathBuf, LedgerError> {
+    match fs::canonicalize(dir) {
+        Ok(dir) => Ok(dir.join(FILE)),
+        Err(e) => Err(LedgerError::new(
+            LedgerErrorKind::CannotOpen,
+            &dir.join(FILE),
+            e,
+        )),
+    }
+}
+
+/// The file's path; folder and file exist afterwards. SQLite gives its journal the file's own mode.
+fn prepare_file(dir: &Path) -> Result<PathBuf, LedgerError> {
+    let told = |e: std::io::Error| {
+        let kind = match e.kind() {
+            ErrorKind::ReadOnlyFilesystem => LedgerErrorKind::ReadOnly,
+            ErrorKind::StorageFull => LedgerErrorKind::Full,
+            _ => LedgerErrorKind::CannotOpen,
+        };
+        LedgerError::new(kind, &dir.join(FILE), format_args!("create: {e}"))
+    };
+    if !dir.is_dir() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(dir)
+            .map_err(told)?;
+    }
+    let path = plain_path(dir)?;
+    match OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o640)
+        .open(&path)
+    {
+        // Whatever the umask, an administrator's group can read.
+        Ok(file) => file
+            .set_permissions(Permissions::from_mode(0o640))
+            .map_err(told)?,
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem && path.exists() => {}
+        Err(e) => return Err(told(e)),
+    }
+    Ok(path)
+}
+
+type Meta = (NodeName, Created);
+
+fn connect(
+    path: &Path,
+    node: &NodeName,
+    now: &Now,
+    opening: Opening,
+) -> Result<(Connection, Meta), LedgerError> {
+    let told = |e| LedgerError::of(path, "open", e);
+    let mut conn = Connection::open_with_flags(path, flags(true)).map_err(told)?;
+    settle(&mut conn, opening.wait).map_err(told)?;
+    let pages = opening.max_bytes.div_ceil(PAGE_BYTES).max(64);
+    conn.execute_batch(&format!(
+        "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF; PRAGMA max_page_count = {pages};"
+    ))
+    .map_err(told)?;
+    // Looked at without a lock first: the usual open has nothing to migrate and waits for nobody.
+    if version(&conn, path)? < MIGRATIONS.len() {
+        migrate(&mut conn, node, now).map_err(|e| LedgerError::of(path, "create tables", e))?;
+    }
+    let meta = meta(&conn, path)?;
+    Ok((conn, meta))
+}
+
+/// What every connection gets, whatever it is for.
+fn settle(conn: &mut Connection, wait: Duration) -> rusqlite::Result<()> {
+    // Counted as time asleep, over all statements: `busy_timeout` would start anew with each of them.
+    let mut left = wait;
+    conn.busy_handler(Some(move |_| {
+        let Some(rest) = left.checked_sub(NAP) else {
+            return false;
+        };
+        left = rest;
+        std::thread::sleep(NAP);
+        true
+    }))?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    Ok(())
+}
+
+/// The schema's version. A later one than ours is refused.
+fn version(conn: &Connection, path: &Path) -> Result<usize, LedgerError> {
+    let known = MIGRATIONS.len();
+    let found: i64 = conn
+        .query_row("PRAGMA user_version", [], |r| r.get(0))
+        .map_err(|e| LedgerError::of(path, "read the schema's version", e))?;
+    match usize::try_from(found) {
+        Ok(version) if version <= known => Ok(version),
+        _ => {
+            let text = format_args!(
+                "written by a later version (schema {found}, known up to {known}); it was left as it is"
+            );
+            Err(LedgerError::new(LedgerErrorKind::NewerSchema, path, text))
+        }
+    }
+}
+
+fn migrate(conn: &mut Connection, node: &NodeName, now: &Now) -> rusqlite::Result<()> {
+    transaction(conn, |tx| {
+        // Once more under the lock: of sixteen first openers fifteen find the work done.
+        let found: u32 = tx.query_row("PRAGMA user_version", [], |r| r.get(0))?;
+        for step in MIGRATIONS.iter().skip(found as usize) {
+            tx.execute_batch(step)?;
+        }
+        if found == 0 {
+            tx.execute(
+                "INSERT INTO meta (one, node, created_boot, created_boot_ms, created_wall_ms)
+                 VALUES (1, ?1, ?2, ?3, ?4)",
+                (node.as_str(), &now.boot_id, now.boot.0, now.wall.0),
+            )?;
+        }
+        tx.pragma_update(None, "user_version", MIGRATIONS.len() as u32)
+    })
+}
+
+fn meta(conn: &Connection, path: &Path) -> Result<Meta, LedgerError> {
+    let sql = "SELECT node, created_boot, created_boot_ms, created_wall_ms FROM meta";
+    let (node, created) = conn
+        .query_row(sql, [], |r| {
+            let created = Created {
+                boot_id: r.get(1)?,
+                boot: BootMs(r.get(2)?),
+                wall: WallMs(r.get(3)?),
+            };
+            Ok((r.get::<_, String>(0)?, created))
+        })
+        .map_err(|e| LedgerError::of(path, "read whose ledger this is", e))?;
+    let node =
+        NodeName::new(&node).map_err(|e| LedgerError::new(LedgerErrorKind::Other, path, e))?;
+    Ok((node, created))
+}
+
+/// Checks every page and index entry. Seconds on a large file: only for the first run of a boot.
+pub(super) fn check(conn: &Connection) -> rusqlite::Result<()> {
+    let answer: String = conn.query_row("PRAGMA quick_check(1)", [], |r| r.get(0))?;
+    match answer.as_str() {
+        "ok" => Ok(()),
+        found => Err(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT),
+            Some(format!("quick_check: {found}")),
+        )),
+    }
+}
+
+pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerError> {
+    let Some((now, opening)) = ledger.opened.clone() else {
+        let text = format_args!("opened to read only, a damaged file is not put aside ({cause})");
+        return Err(LedgerError::new(
+            LedgerErrorKind::ReadOnly,
+            &ledger.path,
+            text,
+        ));
+    };
+    let note = put_aside_open(&ledger.conn, &ledger.path, &now, cause)?;
+    let (conn, (_, created)) = connect(&ledger.path, &ledger.node, &now, opening)?;
+    ledger.conn = conn;
+    ledger.created = created;
+    ledger.notes.push(note);
+    Ok(())
+}
+
+/// Moves a file that could not even be opened as a database.
+fn put_aside(path: &Path, now: &Now, cause: &str) -> Result<String, LedgerError> {
+    let told = |e| LedgerError::of(path, "open to put it aside", e);
+    let conn = Connection::open_with_flags(path, flags(true)).map_err(told)?;
+    // Under the lock below, another process may have been faster: then this connection already sees its file.
+    let sound = conn
+        .query_row("PRAGMA user_version", [], |r| r.get::<_, i64>(0))
+        .is_ok();
+    match sound {
+        true => Ok(format!("{cause}; another run had already begun a new one")),
+        false => put_aside_open(&conn, path, now, cause),
+    }
+}
+
+/// Moves the file behind a connection, unless somebody already did. A lock on the folder makes sure that of
+/// two that find the damage only one moves the file, and neither moves the new one.
+fn put_aside_open(
+    conn: &Connection,
+    path: &Path,
+    now: &Now,
+    cause: &str,
+) -> Result<String, LedgerError> {
+    let told = |e: std::io::Error| {
+        LedgerError::new(
+            LedgerErrorKind::Corrupt,
+            path,
+            format_args!("{cause}; not moved: {e}"),
+        )
+    };
+    let dir = path
+        .parent()
+        .ok_or_else(|| told(ErrorKind::NotFound.into()))?;
+    let lock = File::open(dir).map_err(told)?;
+    lock.lock().map_err(told)?;
+    let mut moved = 0;
+    conn.file_control(Some("main"), FileControl::HasMoved(&mut moved))
+        .map_err(|e| LedgerError::of(path, "put it aside", e))?;
+    if moved != 0 {
+        return Ok(format!("{cause}; another run had already begun a new one"));
+    }
+    let name = format!("{FILE}.corrupt-{}", now.wall.0.div_euclid(1000));
+    let aside = dir.join(&name);
+    // The journal first: beside a new file it would be played back into it.
+    rename_if_there(
+        &dir.join(format!("{FILE}-journal")),
+        &dir.join(format!("{name}-journal")),
+    )
+    .and_then(|()| fs::rename(path, &aside))
+    .map_err(told)?;
+    let fresh = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o640)
+        .open(path)
+        .map_err(told)?;
+    fresh
+        .set_permissions(Permissions::from_mode(0o640))
+        .map_err(told)?;
+    drop_older(dir);
+    Ok(format!(
+        "{cause}; moved to `{}`, a new one was begun",
+        aside.display()
+    ))
+}
+
+fn rename_if_there(from: &Path, to: &Path) -> std::io::Result<()> {
+    match fs::rename(from, to) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Keeps the newest damaged files. One that cannot be deleted stays: it harms nobody.
+fn drop_older(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    let mut found: Vec<(i64, PathBuf)> = entries
+        .flatten()
+        .filter_map(|e| {
+            let name = e.file_name().into_string().ok()?;
+            let second = name
+                .strip_prefix(FILE)?
+                .strip_prefix(".corrupt-")?
+                .parse()
+                .ok()?;
+            Some((second, e.path()))
+        })
+        .collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    for (_, path) in found.into_iter().skip(DAMAGED_KEPT) {
+        let mut journal = path.clone().into_os_string();
+        journal.push("-journal");
+        let _ = fs::remove_file(journal);
+        let _ = fs::remove_file(path);
+    }
+}

@@ -1,0 +1,163 @@
+//! Forgetting: a little in every run, bounded, so that the file reaches its size and stays there. Rows of this
+//! boot go by its clock; rows of other boots by the wall clock, which may have stepped: such a row that
+//! claims to be of the future is of no use to anybody and goes too.
+
+use crate::model::Now;
+use rusqlite::{Connection, Transaction};
+
+/// The most runs that one append forgets.
+const MOST_RUNS: i64 = 64;
+/// What is small and slow to change is looked through every so many runs.
+pub(super) const RARELY: i64 = 30;
+/// Actions are few, and somebody may ask a quarter later.
+const ACTIONS_MS: i64 = 90 * 86_400_000;
+/// Tombstones and questions: longer than any run or Epilog can still be on its way.
+const SHORT_MS: i64 = 86_400_000;
+/// The most case files and unsent letters, whatever their age.
+const MOST_FILES: i64 = 1000;
+
+/// How long things are kept, and how large the file may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// Samples, counters and processes.
+    pub samples_ms: i64,
+    /// Archived samples of ended job runs, and the runs in which they were taken.
+    pub archive_ms: i64,
+    /// Case files.
+    pub case_files_ms: i64,
+    /// The ceiling of the file. Pruning by size begins at seven eighths of it: before the cap, not at it,
+    /// because at it even a deletion can fail (louislam/uptime-kuma#4581).
+    pub max_bytes: u64,
+}
+
+/// Before each append: what has aged, and what there is no room for.
+pub(super) fn by_run(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
+    let oldest_sample = "coalesce((SELECT min(run) FROM sample), 9223372036854775807)";
+    if let Some(run) = aged(tx, boot, now, oldest_sample, keep.samples_ms)? {
+        forget_samples(tx, run)?;
+    }
+    if let Some(run) = aged(tx, boot, now, "0", keep.archive_ms.max(keep.samples_ms))? {
+        forget_runs(tx, run)?;
+    }
+    if crowded(tx, keep)? {
+        make_room(tx)?;
+    }
+    Ok(())
+}
+
+/// The newest of the oldest runs (from `from` on) that are older than `keep_ms`.
+fn aged(
+    conn: &Connection,
+    boot: i64,
+    now: &Now,
+    from: &str,
+    keep_ms: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let mut oldest = conn.prepare(&format!(
+        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id >= {from} ORDER BY id LIMIT {MOST_RUNS}"
+    ))?;
+    let mut rows = oldest.query([])?;
+    let mut last = None;
+    while let Some(row) = rows.next()? {
+        let age_ms = match row.get::<_, i64>(1)? == boot {
+            true => now.boot.0.saturating_sub(row.get(2)?),
+            false => match now.wall.0.saturating_sub(row.get(3)?) {
+                future if future < 0 => i64::MAX,
+                age_ms => age_ms,
+            },
+        };
+        if age_ms <= keep_ms {
+            break;
+        }
+        last = Some(row.get(0)?);
+    }
+    Ok(last)
+}
+
+fn forget_samples(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
+    for table in ["sample", "counter", "proc"] {
+        tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
+    }
+    Ok(())
+}
+
+fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
+    forget_samples(tx, run)?;
+    for (table, column) in [("archive", "run"), ("job_sample", "run"), ("run", "id")] {
+        tx.execute(&format!("DELETE FROM {table} WHERE {column} <= ?1"), [run])?;
+    }
+    Ok(())
+}
+
+/// Whether the pages in use have come near the ceiling. The file itself never shrinks.
+fn crowded(conn: &Connection, keep: &Keep) -> rusqlite::Result<bool> {
+    let number = |pragma: &str| conn.query_row(pragma, [], |r| r.get::<_, i64>(0));
+    let pages = number("PRAGMA page_count")?;
+    let limit = i64::try_from(keep.max_bytes / 4096 / 8 * 7).unwrap_or(i64::MAX);
+    Ok(pages > limit && pages - number("PRAGMA freelist_count")? > limit)
+}
+
+/// One step of giving way: archived runs first, the oldest first, then samples.
+fn make_room(tx: &Transaction) -> rusqlite::Result<()> {
+    let archived = newest_of_oldest(tx, "archive", 4 * MOST_RUNS)?;
+    if let Some(run) = archived {
+        tx.execute("DELETE FROM archive WHERE run <= ?1", [run])?;
+    } else if let Some(run) = newest_of_oldest(tx, "sample", MOST_RUNS)? {
+        forget_runs(tx, run)?;
+    }
+    Ok(())
+}
+
+fn newest_of_oldest(tx: &Transaction, table: &str, runs: i64) -> rusqlite::Result<Option<i64>> {
+    tx.query_row(&format!("SELECT min(run) + {runs} FROM {table}"), [], |r| {
+        r.get(0)
+    })
+}
+
+/// Now and then: the small tables. Each statement is a scan of few rows.
+pub(super) fn rarely(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
+    let wall = now.wall.0;
+    let long = wall.saturating_sub(keep.archive_ms.max(keep.samples_ms));
+    let short = wall.saturating_sub(SHORT_MS);
+    tx.execute(
+        "DELETE FROM job_run WHERE (closed_how IS NOT NULL OR boot <> ?1)
+         AND coalesce(closed_wall_ms, start_wall_ms) < ?2",
+        (boot, long),
+    )?;
+    for table in ["job_claim", "job_details", "withheld"] {
+        let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
+        tx.execute(&sql, [])?;
+    }
+    tx.execute(
+        "DELETE FROM ended WHERE boot <> ?1 OR ended_wall_ms < ?2",
+        (boot, short),
+    )?;
+    tx.execute(
+        "DELETE FROM question WHERE boot <> ?1 OR asked_boot_ms < ?2",
+        (boot, now.boot.0.saturating_sub(SHORT_MS)),
+    )?;
+    tx.execute(
+        "DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1",
+        [short],
+    )?;
+    let actions = wall.saturating_sub(ACTIONS_MS);
+    // Our drain that still stands is remembered as long as it stands.
+    tx.execute(
+        "DELETE FROM action WHERE wall_ms < ?1
+         AND NOT (verdict = 'drain' AND outcome IN ('begun', 'done', 'unknown'))",
+        [actions],
+    )?;
+    tx.execute("DELETE FROM finding WHERE closed_wall_ms < ?1", [actions])?;
+    tx.execute("DELETE FROM fault WHERE closed_wall_ms < ?1", [actions])?;
+    let files = wall.saturating_sub(keep.case_files_ms);
+    tx.execute("DELETE FROM case_file WHERE created_wall_ms < ?1", [files])?;
+    for table in ["case_file", "outbox"] {
+        let newest = format!("SELECT id FROM {table} ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
+        tx.execute(&format!("DELETE FROM {table} WHERE id <= ({newest})"), [])?;
+    }
+    tx.execute(
+        "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run)",
+        [],
+    )?;
+    Ok(())
+}

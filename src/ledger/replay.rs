@@ -1,0 +1,528 @@
+//! Replay: what happened to each job run, read back newest first and given oldest first. It reads until
+//! nothing older can matter, believes no value that cannot be, and fills no hole: a run that recorded nothing
+//! of a job is a hole in its history, not a tick.
+
+use super::columns::Cursor;
+use super::jobs::known;
+use super::sample::{self, READINGS};
+use super::{Ledger, LedgerError, actions, boot_row};
+use crate::model::*;
+use crate::reading::Absence;
+use crate::reading::Reading::{self, Absent};
+use crate::units::{BootMs, NvmlIndex, UnitUuid, WallMs};
+use rusqlite::{Connection, OptionalExtension, Row, Statement};
+use std::collections::BTreeMap;
+
+/// A job run whose history is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobAsked {
+    /// From [`Ledger::open_runs`], or an archived one.
+    pub run: JobRun,
+    /// Its units on this node, as the run mapped them.
+    pub units: Reading<Vec<UnitRef>>,
+}
+
+/// One history as it grows, newest tick first.
+struct Growing {
+    asked: JobAsked,
+    /// By unit row: its place among the job's units.
+    places: BTreeMap<i64, usize>,
+    /// Which of its units have been seen to be decided.
+    decided: Vec<bool>,
+    /// Whether the job run is over: runs after its last tick are not its own.
+    over: bool,
+    ticks: Vec<Tick>,
+}
+
+impl Growing {
+    /// Whether nothing older can matter.
+    fn closed(&self) -> bool {
+        self.decided.iter().all(|d| *d)
+    }
+
+    fn newest(&self) -> Option<RunId> {
+        self.ticks.last().map(|tick| tick.run)
+    }
+}
+
+/// How far back a pass reads.
+struct Depth<'a> {
+    enough: &'a mut dyn FnMut(&Observation) -> bool,
+    full: bool,
+}
+
+const RUN: &str = "r.id, r.boottime_ms, r.wall_ms, r.driver, r.driver_absent, r.gpus_absent";
+const RUN_COLUMNS: usize = 6;
+
+/// LEFT JOINs: the order of the loops is then as written, runs outside, one range of samples each; and a run
+/// without samples shows too. From the boot's first run on, so that no row of another boot is read at all.
+fn sql(samples: &str, energy: &str, counters: &str) -> String {
+    format!(
+        "SELECT {RUN}, s.job_run, s.unit, {energy}, {READINGS}
+         FROM run r LEFT JOIN {samples} s ON s.run = r.id AND s.job_run IS NOT NULL {counters}
+         WHERE r.id >= (SELECT first_run FROM boot WHERE id = ?1) AND r.boot = ?1 ORDER BY r.id DESC"
+    )
+}
+
+impl Ledger {
+    /// The histories of job runs on this boot, in the order asked, in one pass from the newest run back.
+    ///
+    /// Unless `full`, a job's history goes back only until every unit of it has shown one observation for
+    /// which `enough` holds (the tick that did is kept); never beyond its registration. A job whose units
+    /// are not known has no ticks. A run in which the whole GPU read was absent is a tick of units absent for
+    /// that reason; a unit without a row is absent as not recorded.
+    pub fn replay(
+        &self,
+        boot_id: &str,
+        jobs: Vec<JobAsked>,
+        node_units: Reading<u32>,
+        enough: &mut dyn FnMut(&Observation) -> bool,
+        full: bool,
+    ) -> Result<Vec<JobHistory>, LedgerError> {
+        self.read("replay", |conn| {
+            let mut growing = begin(conn, jobs, false)?;
+            if let Some(boot) = boot_row(conn, boot_id)? {
+                let counters = format!(
+                    "LEFT JOIN counter c
+                     ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0",
+                    CounterKind::Energy.code()
+                );
+                let sql = sql("sample", "c.value, c.value_absent", &counters);
+                pass(conn, &sql, boot, &mut growing, Depth { enough, full })?;
+            }
+            histories(conn, growing, node_units)
+        })
+    }
+
+    /// The archived history of an ended job run, whole; for judging it once more.
+    pub fn archived(&self, asked: JobAsked, boot_id: &str) -> Result<JobHistory, LedgerError> {
+        self.read("replay the archive", |conn| {
+            let mut growing = begin(conn, vec![asked], true)?;
+            if let Some(boot) = boot_row(conn, boot_id)? {
+                let sql = sql("archive", "s.energy_mj, s.energy_absent", "");
+                let depth = Depth {
+                    enough: &mut |_| false,
+                    full: true,
+                };
+                pass(conn, &sql, boot, &mut growing, depth)?;
+            }
+            let found = histories(conn, growing, Absent(Absence::NotRecorded))?.pop();
+            known(found, "archive")
+        })
+    }
+
+    /// The units that the ledger's rows of a job run name, archived or not; for runs that are over, whose
+    /// claims can no longer be mapped.
+    pub fn units_of(&self, run: JobRunId) -> Result<Vec<UnitRef>, LedgerError> {
+        self.read("read the units of a job", |conn| {
+            let mut found = conn.prepare(
+                "WITH since AS (SELECT after_run FROM job_run WHERE id = ?1)
+                 SELECT u.uuid, u.nvml_index, u.name, u.name_absent FROM unit u WHERE u.id IN
+                     (SELECT unit FROM archive WHERE run > (SELECT * FROM since) AND job_run = ?1
+                      UNION SELECT unit FROM sample WHERE run > (SELECT * FROM since) AND job_run = ?1)
+                 ORDER BY u.nvml_index, u.uuid",
+            )?;
+            found.query_map([run.0], unit_ref)?.collect()
+        })
+    }
+}
+
+fn unit_ref(row: &Row) -> rusqlite::Result<UnitRef> {
+    let c = &mut Cursor::from(row, 0);
+    let uuid = known(UnitUuid::new(&c.get::<String>()?).ok(), "unit.uuid")?;
+    Ok(UnitRef {
+        uuid,
+        index: NvmlIndex(c.get()?),
+        name: c.text_pair()?,
+    })
+}
+
+fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result<Vec<Growing>> {
+    let mut row = conn.prepare("SELECT id FROM unit WHERE uuid = ?1")?;
+    let mut growing = Vec::with_capacity(jobs.len());
+    for asked in jobs {
+        let mut places = BTreeMap::new();
+        let units = asked.units.measured().map_or(&[][..], Vec::as_slice);
+        for (place, unit) in units.iter().enumerate() {
+            if let Some(id) = row
+                .query_row([unit.uuid.as_str()], |r| r.get(0))
+                .optional()?
+            {
+                places.insert(id, place);
+            }
+        }
+        // A unit that was never recorded cannot be decided: the whole history is read.
+        let decided = vec![false; units.len()];
+        growing.push(Growing {
+            asked,
+            places,
+            decided,
+            over,
+            ticks: Vec::new(),
+        });
+    }
+    Ok(growing)
+}
+
+fn pass(
+    conn: &Connection,
+    sql: &str,
+    boot: i64,
+    growing: &mut [Growing],
+    mut depth: Depth,
+) -> rusqlite::Result<()> {
+    let by_run: BTreeMap<i64, usize> = growing
+        .iter()
+        .enumerate()
+        .map(|(n, g)| (g.asked.run.id.0, n))
+        .collect();
+    let mut jobs = conn.prepare(
+        "SELECT frozen, frozen_absent, cpu_ms, cpu_absent, written_bytes, written_absent,
+             read_bytes, read_absent FROM job_sample WHERE run = ?1 AND job_run = ?2",
+    )?;
+    let mut statement = conn.prepare(sql)?;
+    let mut rows = statement.query([boot])?;
+    let mut current = None;
+    while let Some(row) = rows.next()? {
+        let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
+        if current != Some(run) {
+            let wanted = |g: &Growing| (depth.full || !g.closed()) && at >= g.asked.run.registered;
+            if !growing.iter().any(wanted) {
+                break;
+            }
+            current = Some(run);
+        }
+        if let Some(why) = row.get::<_, Option<i64>>(5)? {
+            let why = Absence::from_code(why);
+            for history in growing.iter_mut().filter(|g| takes(g, run, at, depth.full)) {
+                if !(history.over && history.ticks.is_empty()) {
+                    open_tick(row, history, &mut jobs, why)?;
+                }
+            }
+        } else if let Some(owner) = row.get::<_, Option<i64>>(RUN_COLUMNS)?
+            && let Some(history) = by_run.get(&owner).map(|n| &mut growing[*n])
+            && takes(history, run, at, depth.full)
+        {
+            take(row, history, &mut jobs, &mut depth)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a run still belongs into a history: a tick that was begun is always finished.
+fn takes(history: &Growing, run: RunId, at: BootMs, full: bool) -> bool {
+    let known = !history.decided.is_empty() && at >= history.asked.run.registered;
+    known && (full || !history.closed() || history.newest() == Some(run))
+}
+
+/// One sample's row.
+fn take(
+    row: &Row,
+    history: &mut Growing,
+    jobs: &mut Statement,
+    depth: &mut Depth,
+) -> rusqlite::Result<()> {
+    let c = &mut Cursor::from(row, RUN_COLUMNS + 1);
+    let Some(&place) = history.places.get(&c.get()?) else {
+        return Ok(());
+    };
+    if history.newest() != Some(RunId(row.get(0)?)) {
+        open_tick(row, history, jobs, Absence::NotRecorded)?;
+    }
+    let observation = sample::observation(c)?;
+    if !history.decided[place] {
+        history.decided[place] = (depth.enough)(&observation);
+    }
+    if let Some(tick) = history.ticks.last_mut() {
+        tick.units[place] = observation;
+    }
+    Ok(())
+}
+
+/// Begins a tick: every unit is absent until its row comes.
+fn open_tick(
+    row: &Row,
+    history: &mut Growing,
+    jobs: &mut Statement,
+    why: Absence,
+) -> rusqlite::Result<()> {
+    let c = &mut Cursor::from(row, 0);
+    let run = RunId(c.get()?);
+    let job = jobs.query_row((run.0, history.asked.run.id.0), |r| {
+        sample::job_sample(&mut Cursor::from(r, 0))
+    });
+    history.ticks.push(Tick {
+        run,
+        at: BootMs(c.get()?),
+        wall: WallMs(c.get()?),
+        driver: c.text_pair()?,
+        job: job
+            .optional()?
+            .unwrap_or_else(|| JobSample::absent(Absence::NotRecorded)),
+        units: vec![Observation::absent(why); history.decided.len()],
+    });
+    Ok(())
+}
+
+fn histories(
+    conn: &Connection,
+    growing: Vec<Growing>,
+    node_units: Reading<u32>,
+) -> rusqlite::Result<Vec<JobHistory>> {
+    let mut recorded = conn.prepare(actions::OF_RUN)?;
+    let finish = |mut g: Growing| {
+        g.ticks.reverse();
+        Ok(JobHistory {
+            actions: actions::of(&mut recorded, g.asked.run.id)?,
+            job: g.asked.run,
+            units: g.asked.units,
+            node_units,
+            ticks: g.ticks,
+        })
+    };
+    growing.into_iter().map(finish).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crate::reading::Reading::Measured;
+
+    fn refs(units: impl IntoIterator<Item = u32>) -> Reading<Vec<UnitRef>> {
+        let name = Measured("NVIDIA H100".to_owned());
+        let unit = |n| UnitRef {
+            uuid: uuid(n),
+            index: NvmlIndex(n),
+            name: name.clone(),
+        };
+        Measured(units.into_iter().map(unit).collect())
+    }
+
+    fn history(
+        ledger: &Ledger,
+        run: JobRunId,
+        units: Reading<Vec<UnitRef>>,
+        full: bool,
+    ) -> JobHistory {
+        let run = ledger
+            .open_runs(BOOT)
+            .unwrap()
+            .into_iter()
+            .find(|r| r.id == run)
+            .unwrap();
+        let asked = vec![JobAsked { run, units }];
+        let busy = &mut |o: &Observation| matches!(o.sm_util, Measured(p) if p.get() >= 15);
+        ledger
+            .replay(BOOT, asked, Measured(8), busy, full)
+            .unwrap()
+            .pop()
+            .unwrap()
+    }
+
+    fn minutes(history: &JobHistory) -> Vec<i64> {
+        history
+            .ticks
+            .iter()
+            .map(|t| t.at.since_ms(at(0).boot) / 60_000)
+            .collect()
+    }
+
+    fn registered(ledger: &mut Ledger, id: u64) -> JobRunId {
+        ledger
+            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
+            .unwrap()
+    }
+
+    #[test]
+    fn what_was_appended_is_what_is_replayed() {
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        let brought = Brought::at(1, report(2, 3)).owned_by(run);
+        brought.append(&mut ledger);
+        let history = history(&ledger, run, refs([1, 0]), false);
+        let tick = &history.ticks[0];
+        assert_eq!((tick.at, tick.wall), (at(1).boot, at(1).wall));
+        assert_eq!(tick.driver, brought.report.driver);
+        assert_eq!(tick.job, brought.jobs[0].sample);
+        let seen = &brought.report.units[1].readings;
+        let want = Observation {
+            sm_util: seen.sm_util,
+            mem_util: seen.mem_util,
+            sm_peak: seen.sm_peak,
+            mem_peak: seen.mem_peak,
+            memory: seen.memory,
+            power: seen.power,
+            power_limit: seen.power_limit,
+            energy: seen.energy,
+            sm_clock: seen.sm_clock,
+            sm_clock_max: seen.sm_clock_max,
+            temperature: seen.temperature,
+            clocks_event: seen.clocks_event,
+            mig: seen.mig,
+            processes: Measured(ProcessCount {
+                compute: 1,
+                graphics: 0,
+            }),
+        };
+        assert_eq!(tick.units[0], want, "in the order of the job's units");
+        assert_eq!(history.node_units, Measured(8));
+    }
+
+    #[test]
+    fn every_absence_comes_back_as_itself() {
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        for (minute, why) in (1..).zip(Absence::ALL) {
+            let mut brought = Brought::at(minute, report(1, 0)).owned_by(run);
+            brought.report.units[0].readings = Readings::absent(*why);
+            brought.append(&mut ledger);
+        }
+        let history = history(&ledger, run, refs([0]), true);
+        let seen: Vec<_> = history.ticks.iter().map(|t| t.units[0].clone()).collect();
+        let want: Vec<_> = Absence::ALL
+            .iter()
+            .map(|why| Observation::absent(*why))
+            .collect();
+        assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn reading_stops_once_every_unit_was_seen_at_work() {
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        for minute in 1..=9 {
+            let mut brought = Brought::at(minute, report(2, 0)).owned_by(run);
+            let busy = Measured(crate::units::Percent::new(90).unwrap());
+            match minute {
+                3 => brought.report.units[0].readings.sm_util = busy,
+                5 => brought.report.units[1].readings.sm_util = busy,
+                _ => {}
+            }
+            brought.append(&mut ledger);
+        }
+        assert_eq!(
+            minutes(&history(&ledger, run, refs([0, 1]), false)),
+            [3, 4, 5, 6, 7, 8, 9]
+        );
+        assert_eq!(
+            minutes(&history(&ledger, run, refs([1]), false)),
+            [5, 6, 7, 8, 9]
+        );
+        assert_eq!(
+            minutes(&history(&ledger, run, refs([0, 1]), true)),
+            (1..=9).collect::<Vec<_>>()
+        );
+        let unknown = Absent(Absence::NotUnderstood);
+        assert!(history(&ledger, run, unknown, false).ticks.is_empty());
+    }
+
+    #[test]
+    fn a_run_that_recorded_nothing_of_a_job_is_a_hole_and_a_failed_read_says_why() {
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        Brought::at(1, report(2, 0))
+            .owned_by(run)
+            .append(&mut ledger);
+        // Contested or unmapped: the unit's sample is nobody's.
+        Brought::at(2, report(2, 0)).append(&mut ledger);
+        let brought = Brought::at(3, report(2, 0));
+        let mut failed = brought.run();
+        failed.gpus = Absent(Absence::WorkerStuck);
+        ledger.append(&failed).unwrap();
+        let mut part = Brought::at(4, report(2, 0));
+        part.owners.insert(uuid(1), run);
+        part.append(&mut ledger);
+        let history = history(&ledger, run, refs([0, 1]), false);
+        assert_eq!(minutes(&history), [1, 3, 4]);
+        assert_eq!(
+            history.ticks[1].units,
+            vec![Observation::absent(Absence::WorkerStuck); 2]
+        );
+        assert_eq!(
+            history.ticks[2].units[0],
+            Observation::absent(Absence::NotRecorded)
+        );
+        assert_eq!(
+            history.ticks[2].job,
+            JobSample::absent(Absence::NotRecorded)
+        );
+        assert!(history.ticks[2].units[1].sm_util.measured().is_some());
+    }
+
+    #[test]
+    fn one_pass_serves_all_jobs_and_gives_each_only_its_own() {
+        let (_dir, mut ledger) = fresh();
+        let (one, two) = (registered(&mut ledger, 1), registered(&mut ledger, 2));
+        for minute in 1..=3 {
+            let mut brought = Brought::at(minute, report(4, 0));
+            for n in 0..4 {
+                brought
+                    .owners
+                    .insert(uuid(n), if n < 2 { one } else { two });
+            }
+            brought.append(&mut ledger);
+        }
+        let open = ledger.open_runs(BOOT).unwrap();
+        let asked = open
+            .into_iter()
+            .map(|run| JobAsked {
+                run,
+                units: refs(0..4),
+            })
+            .collect();
+        let both = ledger
+            .replay(BOOT, asked, Measured(4), &mut |_| false, false)
+            .unwrap();
+        for (history, own) in both.iter().zip([[0, 1], [2, 3]]) {
+            assert_eq!(minutes(history), [1, 2, 3]);
+            for n in 0..4 {
+                let measured = history.ticks[0].units[n].sm_util.measured().is_some();
+                assert_eq!(measured, own.contains(&n));
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_changes_neither_order_nor_keeping() {
+        // prometheus/blackbox_exporter#38, gilestrolab/ethoscope#16 (CK-01).
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        for minute in [1, 6, 11, 16] {
+            let mut brought = Brought::at(minute, report(1, 0)).owned_by(run);
+            if minute > 6 {
+                brought.now.wall.0 -= 7 * 3_600_000;
+            }
+            brought.append(&mut ledger);
+        }
+        assert_eq!(
+            minutes(&history(&ledger, run, refs([0]), false)),
+            [1, 6, 11, 16]
+        );
+    }
+
+    #[test]
+    fn damaged_values_are_implausible_never_numbers() {
+        let (_dir, mut ledger) = fresh();
+        let run = registered(&mut ledger, 1);
+        Brought::at(1, report(1, 0))
+            .owned_by(run)
+            .append(&mut ledger);
+        ledger
+            .conn
+            .execute_batch(
+                "PRAGMA ignore_check_constraints = ON;
+                 UPDATE sample SET sm_util = 120, mem_used = mem_total + 1, power_absent = 3,
+                     mig_absent = NULL, processes_compute = -1;",
+            )
+            .unwrap();
+        let history = history(&ledger, run, refs([0]), false);
+        let o = &history.ticks[0].units[0];
+        assert_eq!(o.sm_util, Absent(Absence::Implausible));
+        assert_eq!(o.memory, Absent(Absence::Implausible));
+        assert_eq!(o.power, Absent(Absence::Implausible));
+        assert_eq!(o.mig, Absent(Absence::Implausible));
+        assert_eq!(o.processes, Absent(Absence::Implausible));
+        assert!(o.mem_util.measured().is_some());
+    }
+}

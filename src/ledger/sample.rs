@@ -1,0 +1,133 @@
+//! One unit's readings and one job's, as rows of `sample`, `archive` and `job_sample`: the writer and the
+//! reader stand side by side, because they must agree on the order of the columns. Judges nothing.
+
+use super::columns::{Cells, Cursor, fits, large, small};
+use crate::model::{
+    JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings,
+};
+use crate::reading::Reading;
+use crate::units::*;
+
+/// The columns of a unit's readings, in the order of [`readings`] and [`observation`].
+pub(super) const READINGS: &str = "sm_util, sm_util_absent, mem_util, mem_util_absent, \
+    sm_peak, sm_peak_covered_ms, sm_peak_absent, mem_peak, mem_peak_covered_ms, mem_peak_absent, \
+    mem_used, mem_total, mem_excludes_reserved, mem_absent, power_mw, power_absent, \
+    power_limit_mw, power_limit_absent, sm_clock_mhz, sm_clock_absent, \
+    sm_clock_max_mhz, sm_clock_max_absent, temperature_c, temperature_absent, \
+    clocks_event, clocks_event_absent, mig, mig_absent, \
+    processes_compute, processes_graphics, processes_absent";
+
+/// Writes a unit's readings; energy is a counter and has a table of its own.
+pub(super) fn readings(cells: &mut Cells, r: &Readings) {
+    let percent = |p: &Percent| Some(i64::from(p.get()));
+    let peak = |p: &Peak| Some([i64::from(p.percent.get()), i64::from(p.covered_ms)]);
+    cells
+        .pair(&r.sm_util, percent)
+        .pair(&r.mem_util, percent)
+        .group(&r.sm_peak, peak)
+        .group(&r.mem_peak, peak)
+        .group(&r.memory, memory_columns)
+        .pair(&r.power, |p| fits(p.0))
+        .pair(&r.power_limit, |p| fits(p.0))
+        .pair(&r.sm_clock, |c| Some(i64::from(c.0)))
+        .pair(&r.sm_clock_max, |c| Some(i64::from(c.0)))
+        .pair(&r.temperature, |t| Some(i64::from(t.0)))
+        // The mask's bits as they are: SQLite has no unsigned integers.
+        .pair(&r.clocks_event, |m| Some(m.0.cast_signed()))
+        .pair(&r.mig, |m| Some(i64::from(*m == MigMode::Enabled)))
+        .group(&r.processes, |list| {
+            let graphics = list
+                .iter()
+                .filter(|p| p.kind == ProcessKind::Graphics)
+                .count();
+            let all = fits(list.len() as u64)?;
+            let graphics = fits(graphics as u64)?;
+            Some([all - graphics, graphics])
+        });
+}
+
+fn memory_columns(m: &Memory) -> Option<[i64; 3]> {
+    if m.total.0 == 0 || m.used > m.total {
+        return None;
+    }
+    Some([
+        fits(m.used.0)?,
+        fits(m.total.0)?,
+        i64::from(m.excludes_reserved),
+    ])
+}
+
+fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
+    let (used, total) = (large(used)?, large(total)?);
+    (total > 0 && used <= total).then_some(Memory {
+        used: MemoryBytes(used),
+        total: MemoryBytes(total),
+        excludes_reserved: excludes == 1,
+    })
+}
+
+/// Reads energy and readings, in this order, from the cursor's place on.
+pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
+    let percent = |n| small(n).and_then(Percent::new);
+    let peak = |[p, ms]: [i64; 2]| {
+        Some(Peak {
+            percent: percent(p)?,
+            covered_ms: small(ms)?,
+        })
+    };
+    let energy = c.pair(|n| large(n).map(Millijoules))?;
+    Ok(Observation {
+        energy,
+        sm_util: c.pair(percent)?,
+        mem_util: c.pair(percent)?,
+        sm_peak: c.group(peak)?,
+        mem_peak: c.group(peak)?,
+        memory: c.group(memory)?,
+        power: c.pair(|n| large(n).map(Milliwatts))?,
+        power_limit: c.pair(|n| large(n).map(Milliwatts))?,
+        sm_clock: c.pair(|n| small(n).map(Megahertz))?,
+        sm_clock_max: c.pair(|n| small(n).map(Megahertz))?,
+        temperature: c.pair(|n| small(n).map(Celsius))?,
+        clocks_event: c.pair(|n| Some(ClocksEventMask(n.cast_unsigned())))?,
+        mig: c.pair(|n| match n {
+            0 => Some(MigMode::Disabled),
+            1 => Some(MigMode::Enabled),
+            _ => None,
+        })?,
+        processes: c.group(|[compute, graphics]| {
+            Some(ProcessCount {
+                compute: small(compute)?,
+                graphics: small(graphics)?,
+            })
+        })?,
+    })
+}
+
+/// Writes a job's readings.
+pub(super) fn job_readings(cells: &mut Cells, s: &JobSample) {
+    cells
+        .pair(&s.frozen, |f| Some(i64::from(*f)))
+        .pair(&s.cpu_ms, |n| fits(*n))
+        .pair(&s.written_bytes, |n| fits(*n))
+        .pair(&s.read_bytes, |n| fits(*n));
+}
+
+/// Reads a job's readings from the cursor's place on.
+pub(super) fn job_sample(c: &mut Cursor) -> rusqlite::Result<JobSample> {
+    let flag = |n| match n {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    };
+    Ok(JobSample {
+        frozen: c.pair(flag)?,
+        cpu_ms: c.pair(large)?,
+        written_bytes: c.pair(large)?,
+        read_bytes: c.pair(large)?,
+    })
+}
+
+/// Energy as a counter's value.
+pub(super) fn energy(cells: &mut Cells, energy: &Reading<Millijoules>) {
+    cells.pair(energy, |e| fits(e.0));
+}
