@@ -114,6 +114,6 @@ fn an_nvidia_smi_that_hangs_keeps_the_lock_until_it_is_gone() {
     assert_eq!(answer, Absent(Absence::DeadlinePassed));
     assert!(took < SHORT + SLACK, "{took:?}");
     eventually("the program died with its worker", || {
-        state(program).is_none()
+        matches!(state(program), None | Some('Z'))
     });
 }
