@@ -194,6 +194,25 @@ fn fresh_slurmd(
     Reading::Measured(slurmd.is_some_and(|daemon| now.since_ms(daemon.started()) < within_ms))
 }
 
+/// Ends this process with status 1 and a line if it still runs after `deadline`: SQLite, the journal or a command
+/// may sleep. The phase is in the lock file; a process in state D can not be helped by any of this.
+pub fn alarm(deadline: std::time::Duration) {
+    extern "C" fn give_up(_signal: libc::c_int) {
+        const LINE: &[u8] = b"gpu-reaper-hc: the run's deadline passed; it was given up, the next run names its last phase\n";
+        // SAFETY: write and _exit are async-signal-safe, and the line is static.
+        unsafe {
+            libc::write(2, LINE.as_ptr().cast(), LINE.len());
+            libc::_exit(1);
+        }
+    }
+    let seconds = deadline.as_secs().clamp(1, 3600) as libc::c_uint;
+    // SAFETY: the handler does nothing but what is safe in one.
+    unsafe {
+        libc::signal(libc::SIGALRM, give_up as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        libc::alarm(seconds);
+    }
+}
+
 /// The host's own name, to its first dot. Slurm may know this node by another one.
 pub fn short_hostname() -> Result<String, String> {
     let mut buffer = [0u8; 256];

@@ -31,6 +31,7 @@ mod prune;
 mod questions;
 mod replay;
 mod sample;
+mod units;
 mod schema;
 #[cfg(test)]
 mod testing;

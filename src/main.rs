@@ -1,1 +1,264 @@
-fn main(){}
+//! The door: reads the clock once, finds out what is asked, and lets the story begin. Cheap answers come first, the
+//! world later; a hook never exits non-zero, whatever is broken.
+
+use clap::Parser;
+use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
+use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
+use gpu_reaper_hc::explain::{self, Asked};
+use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
+use gpu_reaper_hc::gpu::driver;
+use gpu_reaper_hc::ledger::Ledger;
+use gpu_reaper_hc::model::Now;
+use gpu_reaper_hc::place::Place;
+use gpu_reaper_hc::policy::Auto;
+use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
+use gpu_reaper_hc::slurm::{Site, Slurm};
+use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let started = Instant::now();
+    match (&cli.command, &cli.explain) {
+        (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
+        (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
+        (Some(Command::Scenarios), _) => play_scenarios(&cli.common),
+        (Some(Command::Demo), _) => show_demo(),
+        (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, s, now| {
+            let _ = s;
+            prolog::run(p, run::opening(c, prolog::LEDGER_WAIT), now, &prolog::process_env)
+        }),
+        (Some(Command::Epilog), _) => {
+            hook(&cli.common, "epilog", |c, p, s, now| epilog::run(c, p, s, now, &prolog::process_env))
+        }
+        (None, None) => health_check(&cli.common, started),
+    }
+}
+
+/// Standard output; a reader that went away is no error of ours.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// One line on standard error, which slurmd keeps where a run fails.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gpu-reaper-hc: {text}");
+}
+
+fn config_file(common: &Common) -> Option<PathBuf> {
+    let by_environment = || std::env::var_os("GPU_REAPER_CONFIG").filter(|v| !v.is_empty()).map(PathBuf::from);
+    common.config.clone().or_else(by_environment)
+}
+
+fn load(common: &Common) -> Result<Config, Vec<ConfigError>> {
+    config::load(config_file(common).as_deref())
+}
+
+/// The configuration, or its errors on standard error with what was done instead.
+fn load_or_complain(common: &Common, instead: &str) -> Option<Config> {
+    match load(common) {
+        Ok(config) => Some(config),
+        Err(errors) => {
+            for error in &errors {
+                complain(&format!("{error}; {instead}"));
+            }
+            None
+        }
+    }
+}
+
+fn place(common: &Common, config: &Config) -> Result<Place, String> {
+    let by_environment = std::env::var("SLURMD_NODENAME").ok().filter(|n| !n.is_empty());
+    let said = common.node.clone().or(by_environment);
+    Place::find(&config.state_dir, said.as_deref(), host::short_hostname().ok())
+}
+
+fn slurm(config: &Config, place: &Place) -> Slurm {
+    let site = Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone());
+    Slurm::new(place.node.clone(), site)
+}
+
+/// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
+fn health_check(common: &Common, started: Instant) -> ExitCode {
+    let Some(config) = load_or_complain(common, "nothing was judged or done") else { return ExitCode::from(1) };
+    let place = match place(common, &config) {
+        Ok(place) => place,
+        Err(why) => {
+            complain(&format!("{why}; nothing was judged or done"));
+            return ExitCode::from(1);
+        }
+    };
+    if nothing_to_look_at(&config, &place) {
+        return ExitCode::SUCCESS;
+    }
+    host::alarm(config.deadline);
+    let now = match host::now() {
+        Ok(now) => now,
+        Err(why) => {
+            complain(&format!("{why}; nothing was judged or done"));
+            return ExitCode::from(1);
+        }
+    };
+    deliver::journal::init();
+    let slurm = slurm(&config, &place);
+    let fresh = host::started_by_fresh_slurmd(&now, FRESH_SLURMD_MS).measured() == Some(&true);
+    let setting = Setting {
+        config: &config,
+        place: &place,
+        now: &now,
+        slurm: &slurm,
+        fresh_slurmd: fresh,
+        until: started + config.deadline,
+    };
+    match look_and_run(&setting) {
+        Ok(Ended::Ran(line)) => {
+            tracing::info!("{line}");
+            ExitCode::SUCCESS
+        }
+        Ok(Ended::Overlapped) => ExitCode::SUCCESS,
+        Err(why) => {
+            complain(&why);
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// A slurmd younger than this has started the run that it waits for before it registers.
+const FRESH_SLURMD_MS: i64 = 2000;
+
+fn look_and_run(setting: &Setting) -> Result<Ended, String> {
+    let gpu = &setting.config.gpu;
+    let source = match gpu.source {
+        GpuSourceKind::Simulator => {
+            let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
+            return run::run(setting, &mut eyes).map_err(|t| t.to_string());
+        }
+        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
+        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
+    };
+    let deadline = match gpu.deadline {
+        Auto::Set(deadline) => deadline,
+        Auto::Auto => driver::default_deadline(),
+    };
+    let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
+    let mut eyes = Machine::new(plan, setting.place.node.clone());
+    run::run(setting, &mut eyes).map_err(|t| t.to_string())
+}
+
+/// Where nvidia-smi lies; slurmd gives no PATH.
+fn nvidia_smi() -> PathBuf {
+    let places = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/opt/bin/nvidia-smi"];
+    let found = places.iter().map(PathBuf::from).find(|p| p.exists());
+    found.unwrap_or_else(|| PathBuf::from(places[0]))
+}
+
+/// HealthCheckProgram is cluster-wide: a node without an NVIDIA device, without anything registered and without a
+/// source that was named is left at once, nothing opened.
+fn nothing_to_look_at(config: &Config, place: &Place) -> bool {
+    let named = config.gpu.library.is_some() || config.gpu.source != GpuSourceKind::Nvml;
+    !named && !place.has_ledger() && !driver::nvidia_on_pci_bus()
+}
+
+/// Prolog and Epilog: one line of trouble at most, and always exit status 0.
+fn hook(
+    common: &Common,
+    which: &str,
+    act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<String, String>,
+) -> ExitCode {
+    // A broken configuration names no state folder; the job is found later by itself.
+    let Some(config) = load_or_complain(common, "the defaults were used for this hook").or_else(|| Some(config::defaults()))
+    else {
+        return ExitCode::SUCCESS;
+    };
+    let done = place(common, &config).and_then(|place| {
+        let now = host::now()?;
+        act(&config, &place, &slurm(&config, &place), &now)
+    });
+    if let Err(why) = done {
+        complain(&format!("{which}: {why}"));
+    }
+    ExitCode::SUCCESS
+}
+
+fn explain_job(common: &Common, job: &str) -> ExitCode {
+    const UNREADABLE: u8 = 17;
+    let Some(config) = load_or_complain(common, "nothing was explained") else { return ExitCode::from(UNREADABLE) };
+    let told = place(common, &config).and_then(|place| {
+        let now = host::now()?;
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let slurm = slurm(&config, &place);
+        let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
+        explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())
+    });
+    match told {
+        Ok(answer) => {
+            if common.json {
+                say(&format!("{:#}\n", explain::json::answer(&answer, job)));
+            } else {
+                say(&explain::text::answer(&answer, job));
+            }
+            ExitCode::from(answer.exit_status())
+        }
+        Err(why) => {
+            complain(&why);
+            ExitCode::from(UNREADABLE)
+        }
+    }
+}
+
+fn configuration(common: &Common, what: ConfigCommand) -> ExitCode {
+    if what == ConfigCommand::Example {
+        say(config::example());
+        return ExitCode::SUCCESS;
+    }
+    match load(common) {
+        Ok(config) => {
+            if what == ConfigCommand::Show {
+                say(&config::show(&config));
+            } else {
+                for note in &config.notes {
+                    say(&format!("note: {note}\n"));
+                }
+                let file = config.file.as_ref().map_or("defaults".to_owned(), |f| f.display().to_string());
+                say(&format!("ok: {file}\n"));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            for error in &errors {
+                complain(&error.to_string());
+            }
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn play_scenarios(common: &Common) -> ExitCode {
+    match scenarios::play_all() {
+        Ok(verdicts) => {
+            if common.json {
+                say(&format!("{:#}\n", serde_json::json!(verdicts)));
+            } else {
+                say(&scenarios::table(&verdicts));
+            }
+            ExitCode::from(u8::from(verdicts.iter().any(|v| !v.differs.is_empty())))
+        }
+        Err(why) => {
+            complain(&why);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn show_demo() -> ExitCode {
+    match demo::play(&mut |text| say(text), demo::PACE) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            complain(&why);
+            ExitCode::from(1)
+        }
+    }
+}

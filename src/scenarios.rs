@@ -3,10 +3,10 @@
 
 pub mod all;
 pub mod file;
+pub mod replay;
 pub mod stage;
 
-use crate::act::reason;
-use crate::explain;
+use crate::explain::{self, Answer};
 use crate::model::JobId;
 use all::ALL;
 use file::{Expect, Scenario};
@@ -58,23 +58,29 @@ pub fn play(name: &str, text: &str) -> Result<Vec<Verdict>, String> {
 
 fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> Result<Verdict, String> {
     let job = JobId::new(expect.job).ok_or("job id 0")?;
-    let told = stage.explain(job)?;
+    let answer = stage.explain(job)?;
+    let told = match &answer {
+        Answer::Told(told) => Some(told),
+        _ => None,
+    };
+    let finding = told.and_then(|t| t.finding());
     let mut verdict = Verdict {
         scenario: name.to_owned(),
         about: scenario.about.clone(),
         job: expect.job,
-        judgement: told.judgement_word().to_owned(),
-        signature: told.signature().map(str::to_owned),
-        guard: told.guard().map(|g| g.word().to_owned()),
-        done: told.done(),
-        withheld: told.withheld(),
+        judgement: told.map_or("ended", |t| t.judgement_word()).to_owned(),
+        signature: finding.map(|f| f.signature.word().to_owned()),
+        guard: told.and_then(|t| t.guard()).map(|g| g.word().to_owned()),
+        done: stage.done(job)?,
+        withheld: told.map_or(Vec::new(), |t| t.withheld_pairs()),
         differs: Vec::new(),
     };
-    let text = explain::text::page(&told);
-    verdict.differs = differences(&verdict, expect, told.scope(), &text);
-    let foreign = stage.foreign_reason();
-    if let Some(now) = foreign.filter(|(before, now)| before != now && !before.starts_with(reason::PREFIX)) {
-        verdict.differs.push(format!("somebody else's reason `{}` became `{}`", now.0, now.1));
+    let text = explain::text::answer(&answer, &job.to_string());
+    verdict.differs = differences(&verdict, expect, finding.map(|f| f.scope.word()), &text);
+    if let (now, Some(theirs)) = stage.reasons() {
+        if now != theirs {
+            verdict.differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
+        }
     }
     Ok(verdict)
 }

@@ -39,13 +39,7 @@ pub fn answer(answer: &Answer, id: &str) -> String {
 pub fn page(told: &Told) -> String {
     let mut out = String::new();
     head(&mut out, told);
-    let verdict = match &told.assessment.judgement {
-        Judgement::Spared { guard, because } => format!("spared by `{}`: {because}", guard.word()),
-        Judgement::Unjudged { guard, because } => format!("not judged (`{}`): {because}", guard.word()),
-        Judgement::Alive { because } => format!("alive: {because}"),
-        Judgement::Breaching(finding) => facts(finding),
-    };
-    let _ = writeln!(out, "verdict   {verdict}");
+    let _ = writeln!(out, "verdict   {}", verdict(told));
     if let Some(f) = told.finding() {
         let established = f.established_wall(&told.now).rfc3339();
         let _ = writeln!(out, "since     {}, established {established}", f.since_wall.rfc3339());
@@ -56,6 +50,16 @@ pub fn page(told: &Told) -> String {
     units(&mut out, told);
     deeds(&mut out, told);
     out
+}
+
+/// The judgement in one line of facts.
+pub fn verdict(told: &Told) -> String {
+    match &told.assessment.judgement {
+        Judgement::Spared { guard, because } => format!("spared by `{}`: {because}", guard.word()),
+        Judgement::Unjudged { guard, because } => format!("not judged (`{}`): {because}", guard.word()),
+        Judgement::Alive { because } => format!("alive: {because}"),
+        Judgement::Breaching(finding) => facts(finding),
+    }
 }
 
 fn head(out: &mut String, told: &Told) {

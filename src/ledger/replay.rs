@@ -278,6 +278,7 @@ fn histories(
             units: g.asked.units,
             node_units,
             ticks: g.ticks,
+            open_finding: None,
         })
     };
     growing.into_iter().map(finish).collect()
