@@ -112,9 +112,18 @@ fn differences(v: &Verdict, expect: &Expect, scope: Option<&str>, text: &str) ->
 
 /// Plays all scenarios.
 pub fn play_all() -> Result<Vec<Verdict>, String> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = ALL.len().div_ceil(threads).max(1);
+    let play_share = |share: &'static [Named]| {
+        share.iter().map(|named| play(named.name, named.text)).collect::<Result<Vec<_>, _>>()
+    };
+    let played = std::thread::scope(|scope| {
+        let playing: Vec<_> = ALL.chunks(share).map(|s| scope.spawn(move || play_share(s))).collect();
+        playing.into_iter().map(|p| p.join().unwrap_or_else(|_| Err("a scenario panicked".to_owned()))).collect::<Vec<_>>()
+    });
     let mut all = Vec::new();
-    for named in ALL {
-        all.extend(play(named.name, named.text)?);
+    for share in played {
+        all.extend(share?.into_iter().flatten());
     }
     Ok(all)
 }

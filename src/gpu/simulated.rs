@@ -23,8 +23,10 @@ pub struct Phase {
     pub sm_peak: Reading<Peak>,
     /// Memory held.
     pub memory: Reading<MemoryBytes>,
-    /// Power, constant over the phase: energy is its integral.
+    /// Power whenever somebody looks.
     pub power: Reading<Milliwatts>,
+    /// Power over all the time between: energy is its integral.
+    pub drawn: Milliwatts,
     /// Compute processes on each of these GPUs.
     pub processes: Reading<u32>,
     /// The card fails at its handle.
@@ -85,10 +87,8 @@ impl Timeline {
         let mut power = Milliwatts(0);
         for pair in edges.windows(2) {
             let middle = pair[0] + (pair[1] - pair[0]) / 2;
-            match self.speaks(minor, middle).map(|p| p.power) {
-                Some(Reading::Measured(now)) => power = now,
-                Some(Reading::Absent(why)) => return Reading::Absent(why),
-                None => {}
+            if let Some(phase) = self.speaks(minor, middle) {
+                power = phase.drawn;
             }
             total_mj += power.0 * (pair[1] - pair[0]) as u64 / 1000;
         }

@@ -175,6 +175,9 @@ pub struct Samples {
     /// Power of each.
     #[serde(default = "resting")]
     pub power: Watts,
+    /// Mean power between the runs, where it differs from what each look sees: what the energy counter counts.
+    #[serde(default)]
+    pub drawn: Option<Watts>,
     /// Compute processes, shared out evenly over these GPUs.
     #[serde(default)]
     pub processes: u32,
@@ -379,6 +382,7 @@ impl Samples {
             sm_peak: self.or_absent("ring", ring)?,
             memory: self.or_absent("memory", Reading::Measured(MemoryBytes(self.memory.0)))?,
             power: self.or_absent("power", Reading::Measured(Milliwatts(self.power.0)))?,
+            drawn: Milliwatts(self.drawn.unwrap_or(self.power).0),
             processes: self.or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
             lost: self.lost.then_some(Absence::GpuLost),
             unlisted: self.unlisted,
