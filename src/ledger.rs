@@ -23,6 +23,7 @@ mod append;
 mod cadence;
 mod clear;
 mod columns;
+mod facts;
 mod findings;
 mod jobs;
 mod open;
@@ -34,6 +35,7 @@ mod sample;
 mod schema;
 #[cfg(test)]
 mod testing;
+mod unit;
 
 pub use actions::{Deed, NewAction, OpenDrain, UnsettledAction};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};
