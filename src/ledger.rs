@@ -23,6 +23,7 @@ mod append;
 mod cadence;
 mod clear;
 mod columns;
+mod facts;
 mod findings;
 mod jobs;
 mod open;
@@ -35,6 +36,7 @@ mod units;
 mod schema;
 #[cfg(test)]
 mod testing;
+mod unit;
 
 pub use actions::{Deed, NewAction, OpenDrain, UnsettledAction};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};

@@ -3,16 +3,14 @@
 
 use super::columns::{Cells, blanks, fits};
 use super::sample::{self, READINGS};
+use super::unit::{self, Units};
 use super::{Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, UnitUuid, WallMs};
-use rusqlite::{OptionalExtension, Statement, Transaction};
+use rusqlite::{OptionalExtension, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A unit that the driver no longer lists is noted as absent for so long after it was last listed.
-const REMEMBER_UNIT_MS: i64 = 24 * 3_600_000;
 
 /// What is known of a process beside what the driver lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +112,9 @@ fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId>
         open_registrations(tx, boot)?
     };
     if let Measured(report) = &new.gpus {
-        let units = insert_units(tx, run, report)?;
-        insert_samples(tx, run, new, &units, &open)?;
-        insert_missing(tx, run, boot, new, &open)?;
-        insert_processes(tx, run, new, &units, &open)?;
+        let units = unit::keep(tx, run, boot, new.now, report)?;
+        insert_samples(tx, run, new, report, &units, &open)?;
+        insert_processes(tx, run, new, report, &units, &open)?;
     }
     insert_jobs(tx, run, new, &open)?;
     let since = cadence::keep(tx, boot, run, new.now)?;
@@ -180,129 +177,37 @@ fn owner(open: &BTreeSet<i64>, run: Option<JobRunId>) -> Option<i64> {
     run.map(|r| r.0).filter(|id| open.contains(id))
 }
 
-/// The rows of the report's units, in its order; `None` for what cannot be told from another unit.
-fn insert_units(
-    tx: &Transaction,
-    run: RunId,
-    report: &GpuReport,
-) -> rusqlite::Result<Vec<Option<i64>>> {
-    let mut upsert = tx.prepare(
-        "INSERT INTO unit (uuid, kind, parent, gi, ci, nvml_index, minor, minor_absent, pci, pci_absent,
-             name, name_absent, last_run)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
-         ON CONFLICT (uuid) DO UPDATE SET kind = ?2, parent = ?3, gi = ?4, ci = ?5, nvml_index = ?6,
-             minor = ?7, minor_absent = ?8, pci = ?9, pci_absent = ?10, name = ?11, name_absent = ?12,
-             last_run = ?13
-         RETURNING id",
-    )?;
-    let mut taken = BTreeSet::new();
-    let mut rows = Vec::with_capacity(report.units.len());
-    for unit in &report.units {
-        let identity = &unit.identity;
-        rows.push(match &identity.uuid {
-            Measured(uuid) => {
-                let row = upsert_unit(&mut upsert, run, uuid, identity)?;
-                Some(row).filter(|row| taken.insert(*row))
-            }
-            Absent(_) => None,
-        });
-    }
-    Ok(rows)
-}
-
-fn upsert_unit(
-    upsert: &mut Statement,
-    run: RunId,
-    uuid: &UnitUuid,
-    identity: &UnitIdentity,
-) -> rusqlite::Result<i64> {
-    let (kind, parent, gi, ci) = match &identity.kind {
-        UnitKind::Gpu => ("gpu", None, None, None),
-        UnitKind::Mig { parent, gi, ci } => ("mig", Some(parent.as_str()), Some(*gi), Some(*ci)),
-    };
-    let pci = identity.pci.as_ref().map(|p| p.as_str().to_owned());
-    let mut cells = Cells::new();
-    cells
-        .text(uuid.as_str())
-        .text(kind)
-        .text_if(parent)
-        .int_if(gi.map(i64::from))
-        .int_if(ci.map(i64::from))
-        .int(i64::from(identity.index.0))
-        .pair(&identity.minor, |m| Some(i64::from(m.0)))
-        .text_pair(&pci)
-        .text_pair(&identity.name)
-        .int(run.0);
-    cells.query_row(upsert)
-}
-
-fn sample_statement<'t>(tx: &'t Transaction) -> rusqlite::Result<Statement<'t>> {
-    let blanks = blanks(4 + READINGS.matches(',').count());
-    tx.prepare(&format!(
-        "INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"
-    ))
-}
-
-const INSERT_COUNTER: &str =
-    "INSERT INTO counter (run, unit, kind, scope, value, value_absent) VALUES (?, ?, ?, 0, ?, ?)";
-
+/// One row per unit, and its counters: what the report says of the listed ones, and that the others are not.
 fn insert_samples(
     tx: &Transaction,
     run: RunId,
     new: &NewRun,
-    units: &[Option<i64>],
+    report: &GpuReport,
+    units: &Units,
     open: &BTreeSet<i64>,
 ) -> rusqlite::Result<()> {
-    let Measured(report) = &new.gpus else {
-        return Ok(());
-    };
-    let mut insert = sample_statement(tx)?;
-    let mut counter = tx.prepare(INSERT_COUNTER)?;
-    let mut cells = Cells::new();
-    for (unit, row) in report.units.iter().zip(units) {
-        let (Some(row), Measured(uuid)) = (row, &unit.identity.uuid) else {
-            continue;
-        };
-        let owner = owner(open, new.owners.get(uuid).copied());
-        cells.int(run.0).int(*row).int_if(owner);
-        sample::readings(&mut cells, &unit.readings);
-        cells.execute(&mut insert)?;
-        cells.int(run.0).int(*row).int(CounterKind::Energy.code());
-        sample::energy(&mut cells, &unit.readings.energy);
-        cells.execute(&mut counter)?;
-    }
-    Ok(())
-}
-
-/// Units of this boot that were listed within a day and are not now.
-fn insert_missing(
-    tx: &Transaction,
-    run: RunId,
-    boot: i64,
-    new: &NewRun,
-    open: &BTreeSet<i64>,
-) -> rusqlite::Result<()> {
-    let mut known = tx.prepare(
-        "SELECT u.id, u.uuid FROM unit u JOIN run r ON r.id = u.last_run
-         WHERE u.last_run <> ?1 AND r.boot = ?2 AND r.boottime_ms >= ?3",
+    let blanks = blanks(4 + READINGS.matches(',').count());
+    let mut insert = tx.prepare(&format!(
+        "INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"
+    ))?;
+    let mut counter = tx.prepare(
+        "INSERT INTO counter (run, unit, kind, scope, value, value_absent) VALUES (?, ?, ?, 0, ?, ?)",
     )?;
-    let since = new.now.boot.0 - REMEMBER_UNIT_MS;
-    let missing: Vec<(i64, String)> = known
-        .query_map((run.0, boot, since), |r| Ok((r.get(0)?, r.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let mut insert = sample_statement(tx)?;
-    let mut counter = tx.prepare(INSERT_COUNTER)?;
-    let readings = Readings::absent(Absence::NotListed);
+    let not_listed = Readings::absent(Absence::NotListed);
+    let listed = report
+        .units
+        .iter()
+        .zip(&units.listed)
+        .filter_map(|(unit, row)| Some(((*row)?, unit.identity.uuid.measured()?, &unit.readings)));
+    let missing = units
+        .missing
+        .iter()
+        .map(|(row, uuid)| (*row, uuid, &not_listed));
     let mut cells = Cells::new();
-    for (row, uuid) in missing {
-        let holder = UnitUuid::new(&uuid)
-            .ok()
-            .and_then(|uuid| new.owners.get(&uuid).copied());
-        cells.int(run.0).int(row).int_if(owner(open, holder));
-        sample::readings(&mut cells, &readings);
+    for (row, uuid, readings) in listed.chain(missing) {
+        let owner = owner(open, new.owners.get(uuid).copied());
+        cells.int(run.0).int(row).int_if(owner);
+        sample::readings(&mut cells, readings);
         cells.execute(&mut insert)?;
         cells.int(run.0).int(row).int(CounterKind::Energy.code());
         sample::energy(&mut cells, &readings.energy);
@@ -315,12 +220,10 @@ fn insert_processes(
     tx: &Transaction,
     run: RunId,
     new: &NewRun,
-    units: &[Option<i64>],
+    report: &GpuReport,
+    units: &Units,
     open: &BTreeSet<i64>,
 ) -> rusqlite::Result<()> {
-    let Measured(report) = &new.gpus else {
-        return Ok(());
-    };
     // A driver that names one process twice in one list has said no more than once.
     let mut insert = tx.prepare(
         "INSERT INTO proc (run, unit, pid, kind, job_run, start_ticks, start_absent,
@@ -328,7 +231,7 @@ fn insert_processes(
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
     )?;
     let mut cells = Cells::new();
-    for (unit, row) in report.units.iter().zip(units) {
+    for (unit, row) in report.units.iter().zip(&units.listed) {
         let (Some(row), Measured(list)) = (row, &unit.readings.processes) else {
             continue;
         };
@@ -487,50 +390,6 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_drops_out_is_absent_and_nobody_inherits_its_past() {
-        // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): the cards behind a lost one move up.
-        let (_dir, mut ledger) = fresh();
-        let run = prolog(&mut ledger, 1);
-        let mut brought = Brought::at(1, report(8, 0));
-        brought.owners.insert(uuid(5), run);
-        brought.append(&mut ledger);
-        brought.now = at(2);
-        brought.report.units.remove(2);
-        for (index, unit) in (0..).zip(&mut brought.report.units) {
-            unit.identity.index = crate::units::NvmlIndex(index);
-        }
-        let second = brought.append(&mut ledger);
-        let of = |n: u32| {
-            format!(
-                "sample s JOIN unit u ON u.id = s.unit WHERE u.uuid = '{}'",
-                uuid(n)
-            )
-        };
-        assert_eq!(
-            count(&ledger, &format!("{} AND s.job_run = {}", of(5), run.0)),
-            2
-        );
-        assert_eq!(
-            count(
-                &ledger,
-                &format!("unit WHERE uuid = '{}' AND nvml_index = 4", uuid(5))
-            ),
-            1
-        );
-        let gone = Absence::NotListed.code();
-        let lost = format!(
-            "{} AND s.run = {} AND s.sm_util_absent = {gone}",
-            of(2),
-            second.0
-        );
-        assert_eq!(count(&ledger, &lost), 1);
-        // A day later it is no longer expected.
-        brought.now = at(2 + 24 * 60);
-        let last = brought.append(&mut ledger);
-        assert_eq!(count(&ledger, &format!("sample WHERE run = {}", last.0)), 7);
-    }
-
-    #[test]
     fn a_collector_fault_leaves_a_run_and_no_samples() {
         // microsoft/pai#889 (FT-12): the last good values are not served again.
         let (_dir, mut ledger) = fresh();
@@ -567,19 +426,6 @@ mod tests {
         ledger.append(&run).unwrap();
         assert_eq!(count(&ledger, "run"), 4);
         assert_eq!(count(&ledger, "run WHERE outcome = 'killed'"), 2);
-    }
-
-    #[test]
-    fn a_unit_without_identity_or_named_twice_harms_no_other() {
-        let (_dir, mut ledger) = fresh();
-        let mut brought = Brought::at(1, report(3, 0));
-        brought.report.units[0].identity.uuid = Absent(Absence::GpuLost);
-        brought.report.units[1].identity.uuid = Measured(uuid(2));
-        let processes = brought.report.units[2].readings.processes.clone();
-        let doubled = processes.map(|list| [list.clone(), list].concat());
-        brought.report.units[1].readings.processes = doubled;
-        brought.append(&mut ledger);
-        assert_eq!((count(&ledger, "sample"), count(&ledger, "proc")), (1, 1));
     }
 
     #[test]

@@ -2,14 +2,13 @@
 //! over so that no late writer brings it back. Touches no other job run, also none on the same unit.
 
 use super::jobs::{close, number, records};
-use super::sample::READINGS;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::units::WallMs;
 use rusqlite::{OptionalExtension, Transaction};
 
 /// The longest case file, in bytes; one that is longer is not kept.
-const LONGEST_CASE: usize = 256 << 10;
+const LONGEST_CASE: usize = 64 << 10;
 
 /// The explanation of a job run as it stood at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +40,7 @@ pub struct Cleared {
     /// The job run, if it was registered.
     pub job_run: Option<JobRunId>,
     /// Samples of its units that were there.
-    pub samples: usize,
+    pub samples: u32,
     /// Whether they are in the archive now.
     pub archived: bool,
     /// Whether the case file was kept: only for a run with a finding or an action.
@@ -58,15 +57,15 @@ impl Ledger {
         now: &Now,
     ) -> Result<Option<JobRun>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "j.job_id = ?1 AND b.boot_id = ?2 AND (?3 IS NULL OR j.restart = ?3)
-                AND j.closed_how IS NOT 'ended' ORDER BY j.id DESC LIMIT 1";
+            let condition = "job_id = ?1 AND boot_id = ?2 AND (?3 IS NULL OR restart = ?3)
+                AND closed_how IS NOT 'ended' ORDER BY j.id DESC LIMIT 1";
             let found = records(conn, condition, (number(job), &now.boot_id, restart))?;
             Ok(found.into_iter().next().map(|record| record.run))
         })
     }
 
-    /// Clears a job run: its samples go to the archive (if `archive`) or away, its registration is closed, and
-    /// a tombstone keeps it from being discovered again. An unregistered run leaves just the tombstone; if
+    /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its samples
+    /// become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered again. An unregistered run leaves just the tombstone; if
     /// its restart count is not known either, one for all runs of that job, until a Prolog says otherwise.
     /// `case` is kept if the run had a finding or an action.
     pub fn clear(
@@ -187,33 +186,18 @@ fn keep_case(
     Ok(kept == 1)
 }
 
-/// Only runs since the registration are looked at: their rows lie together, the rest is never read.
-fn take_samples(
-    tx: &Transaction,
-    id: i64,
-    after_run: i64,
-    archive: bool,
-) -> rusqlite::Result<usize> {
-    // What is copied can be more than SQLite keeps in memory to undo one statement; no file for it then.
-    tx.execute_batch("PRAGMA temp_store = MEMORY")?;
-    if archive {
-        let sql = format!(
-            "INSERT INTO archive (run, unit, job_run, energy_mj, energy_absent, {READINGS})
-             SELECT s.run, s.unit, s.job_run, c.value, coalesce(c.value_absent, iif(c.value IS NULL, {}, NULL)),
-                 {READINGS}
-             FROM sample s LEFT JOIN counter c
-                 ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0
-             WHERE s.run > ?1 AND s.job_run = ?2",
-            crate::reading::Absence::NotRecorded.code(),
-            CounterKind::Energy.code()
-        );
-        tx.execute(&sql, (after_run, id))?;
-    }
+/// Only runs since the registration are looked at: their rows lie together, the rest is never read. What is
+/// archived stays where it is; the mark keeps it from being pruned with the others.
+fn take_samples(tx: &Transaction, id: i64, after_run: i64, archive: bool) -> rusqlite::Result<u32> {
     let own = "WHERE run > ?1 AND job_run = ?2";
-    let samples = tx.execute(&format!("DELETE FROM sample {own}"), (after_run, id))?;
-    tx.execute(&format!("DELETE FROM proc {own}"), (after_run, id))?;
-    if !archive {
-        tx.execute(&format!("DELETE FROM job_sample {own}"), (after_run, id))?;
+    let there = format!("SELECT count(*) FROM sample {own}");
+    let samples = tx.query_row(&there, (after_run, id), |r| r.get(0))?;
+    if archive {
+        tx.execute("UPDATE job_run SET archived = 1 WHERE id = ?1", [id])?;
+        return Ok(samples);
+    }
+    for table in ["sample", "proc", "job_sample"] {
+        tx.execute(&format!("DELETE FROM {table} {own}"), (after_run, id))?;
     }
     Ok(samples)
 }
@@ -268,7 +252,7 @@ mod tests {
             4
         );
         assert_eq!(count(&ledger, "sample WHERE job_run IS NULL"), 4);
-        assert_eq!(count(&ledger, "sample"), 8);
+        assert_eq!(count(&ledger, "sample"), 12, "the archived ones stay");
         assert_eq!(count(&ledger, &format!("proc WHERE job_run = {}", b.0)), 12);
         assert_eq!(
             ledger.find_runs(job(1)).unwrap()[0].life,
@@ -300,7 +284,7 @@ mod tests {
             .unwrap()
             .remove(0);
         ledger.clear(job(1), None, &at(5), true, None).unwrap();
-        let after = ledger.archived(asked(&ledger), BOOT).unwrap();
+        let after = ledger.replay_closed(asked(&ledger), BOOT).unwrap();
         assert_eq!(
             after.ticks[..],
             before.ticks[..3],
@@ -312,11 +296,7 @@ mod tests {
             .replay(BOOT, jobs, Measured(2), &mut |_| false, true)
             .unwrap()
             .remove(0);
-        assert!(
-            live.ticks
-                .iter()
-                .all(|t| t.units[0].sm_util.measured().is_none())
-        );
+        assert!(live.ticks.is_empty(), "the policy sees nothing of it");
     }
 
     #[test]

@@ -86,15 +86,15 @@ impl<'a> Cells<'a> {
 
     /// A reading of text.
     pub(super) fn text_pair(&mut self, reading: &'a Reading<String>) -> &mut Self {
+        self.str_pair(reading.as_ref().map(String::as_str))
+    }
+
+    /// The same where the text is borrowed already.
+    pub(super) fn str_pair(&mut self, reading: Reading<&'a str>) -> &mut Self {
         match reading {
             Measured(text) => self.text(text).int_if(None),
             Absent(why) => self.text_if(None).int(why.code()),
         }
-    }
-
-    /// As many places for values as the row has: `?, ?, ?`.
-    pub(super) fn blanks(&self) -> String {
-        blanks(self.0.len())
     }
 
     /// To be handed to a statement; leaves the row empty and its memory to the next one.

@@ -1,12 +1,13 @@
 //! Registrations: which job runs this node was given, and which of them are over. Believes nobody that an
 //! ended run is back; guesses nothing that a registration did not say.
 
-use super::columns::{Cells, Cursor, small};
+use super::facts::{self, FACTS, Facts};
 use super::{Ledger, LedgerError, boot_row, boot_row_made};
 use crate::model::*;
-use crate::reading::Reading::Measured;
+use crate::reading::Absence;
+use crate::reading::Reading::{Absent, Measured};
 use crate::units::{BootMs, GresIndex, UnitUuid, WallMs};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, ffi};
+use rusqlite::{Connection, Row, Transaction, ffi};
 
 /// Whether a job run is still registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,6 @@ pub struct JobRecord {
     /// Whether it is over.
     pub life: Life,
 }
-
-/// What a registration says, in the order of [`insert`] and [`record`].
-const FACTS: &str = "job_id, restart, registered_by, registered_boot_ms, \
-    start_boot_ms, start_wall_ms, start_source, het_leader, \
-    cluster, cluster_absent, sluid, sluid_absent, user, user_absent, uid, uid_absent, \
-    account, account_absent, partition, partition_absent, qos, qos_absent, \
-    nodes, nodes_absent, node_list, node_list_absent, limit_end_wall_ms, limit_end_absent";
 
 impl Ledger {
     /// Registers a job run and gives its row.
@@ -69,7 +63,7 @@ impl Ledger {
             let Some(boot) = boot_row(conn, boot_id)? else {
                 return Ok(Vec::new());
             };
-            let condition = "j.boot = ?1 AND j.closed_how IS NULL ORDER BY j.id";
+            let condition = "boot = ?1 AND closed_how IS NULL ORDER BY j.id";
             Ok(records(conn, condition, [boot])?
                 .into_iter()
                 .map(|r| r.run)
@@ -80,47 +74,23 @@ impl Ledger {
     /// Every run of a job that the ledger still knows, on any boot, open or over, newest first.
     pub fn find_runs(&self, job: JobId) -> Result<Vec<JobRecord>, LedgerError> {
         self.read("look for the job", |conn| {
-            records(conn, "j.job_id = ?1 ORDER BY j.id DESC", [number(job)])
+            records(conn, "job_id = ?1 ORDER BY j.id DESC", [number(job)])
         })
     }
 
     /// The same for an id as Slurm shows it (`123_4`, `200+1`), where Slurm was asked, or for a SLUID.
     pub fn find_shown(&self, shown: &str) -> Result<Vec<JobRecord>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "(j.sluid = ?1 OR j.id IN
-                (SELECT job_run FROM job_details WHERE display_id = ?1)) ORDER BY j.id DESC";
+            let condition = "j.id IN (SELECT job_run FROM job_fact
+                WHERE name IN ('sluid', 'slurm.display_id') AND value = ?1) ORDER BY j.id DESC";
             records(conn, condition, [shown])
         })
     }
 
     /// Keeps what Slurm said of a job run; the last answer counts.
-    pub fn set_details(
-        &mut self,
-        run: JobRunId,
-        details: &JobDetails,
-        now: &Now,
-    ) -> Result<(), LedgerError> {
+    pub fn set_details(&mut self, run: JobRunId, details: &JobDetails) -> Result<(), LedgerError> {
         self.write("keep what Slurm said of a job", |tx| {
-            let mut cells = Cells::new();
-            cells
-                .int(run.0)
-                .int(now.boot.0)
-                .text(state_word(details.state))
-                .int(details.start_unix_s)
-                .text(&details.display_id)
-                .pair(&details.restart, |n| Some(i64::from(*n)))
-                .text_pair(&details.name)
-                .text_pair(&details.user)
-                .text_pair(&details.account)
-                .text_pair(&details.partition)
-                .text_pair(&details.qos)
-                .pair(&details.nodes, |n| Some(i64::from(*n)))
-                .text_pair(&details.node_list);
-            let sql = format!(
-                "INSERT OR REPLACE INTO job_details VALUES ({})",
-                cells.blanks()
-            );
-            cells.execute(&mut tx.prepare(&sql)?).map(|_| ())
+            facts::keep_details(tx, run, details)
         })
     }
 }
@@ -132,7 +102,7 @@ fn make_room(
     now: &Now,
     job: &Registration,
 ) -> rusqlite::Result<Option<JobRunId>> {
-    let condition = "j.boot = ?1 AND j.closed_how IS NULL AND j.job_id = ?2 ORDER BY j.id";
+    let condition = "boot = ?1 AND closed_how IS NULL AND job_id = ?2 ORDER BY j.id";
     for open in records(tx, condition, (boot, number(job.job)))? {
         let known = &open.run.registration;
         let prolog = job.by == RegisteredBy::Prolog;
@@ -168,34 +138,24 @@ fn insert(
     now: &Now,
     job: &Registration,
 ) -> rusqlite::Result<JobRunId> {
-    let mut cells = Cells::new();
-    cells
-        .int(boot)
-        .int(number(job.job))
-        .int(i64::from(job.restart))
-        .text(by_word(job.by))
-        .int(now.boot.0)
-        .int(job.start.boot.0)
-        .int(job.start.wall.0)
-        .text(source_word(job.start.source))
-        .int_if(job.het_leader.map(number))
-        .text_pair(&job.cluster)
-        .text_pair(&job.sluid)
-        .text_pair(&job.user)
-        .pair(&job.uid, |n| Some(i64::from(*n)))
-        .text_pair(&job.account)
-        .text_pair(&job.partition)
-        .text_pair(&job.qos)
-        .pair(&job.nodes, |n| Some(i64::from(*n)))
-        .text_pair(&job.node_list)
-        .pair(&job.limit_end, |w| Some(w.0));
-    let sql = format!(
-        "INSERT INTO job_run (boot, {FACTS}, after_run)
-         VALUES ({}, (SELECT coalesce(max(id), 0) FROM run))",
-        cells.blanks()
-    );
-    cells.execute(&mut tx.prepare(&sql)?)?;
+    tx.execute(
+        "INSERT INTO job_run (boot, job_id, restart, registered_by, registered_boot_ms, start_boot_ms,
+             start_wall_ms, start_source, het_leader, after_run)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT coalesce(max(id), 0) FROM run))",
+        (
+            boot,
+            number(job.job),
+            job.restart,
+            by_word(job.by),
+            now.boot.0,
+            job.start.boot.0,
+            job.start.wall.0,
+            source_word(job.start.source),
+            job.het_leader.map(number),
+        ),
+    )?;
     let id = tx.last_insert_rowid();
+    facts::register(tx, JobRunId(id), job)?;
     let mut claim = tx.prepare("INSERT INTO job_claim VALUES (?1, ?2, ?3, ?4)")?;
     for (position, gpu) in (0i64..).zip(&job.gpus) {
         let (index, uuid) = match gpu {
@@ -220,15 +180,17 @@ pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> ru
     Ok(())
 }
 
-/// Job runs by a condition on `j`, with their claims and details.
+/// Job runs by a condition on `j` and `b`, with their facts and claims.
 pub(super) fn records(
     conn: &Connection,
     condition: &str,
     params: impl rusqlite::Params,
 ) -> rusqlite::Result<Vec<JobRecord>> {
     let mut found = conn.prepare(&format!(
-        "SELECT j.id, {FACTS}, first_activity_ms, last_activity_ms, boot_id, closed_how, closed_wall_ms
-         FROM job_run j JOIN boot b ON b.id = j.boot WHERE {condition}"
+        "SELECT j.id, job_id, restart, registered_by, registered_boot_ms, start_boot_ms, start_wall_ms,
+             start_source, het_leader, first_activity_ms, last_activity_ms, boot_id, closed_how,
+             closed_wall_ms
+         FROM job_run j JOIN boot b ON b.id = boot WHERE {condition}"
     ))?;
     let mut records = found
         .query_map(params, record)?
@@ -236,57 +198,59 @@ pub(super) fn records(
     if records.is_empty() {
         return Ok(records);
     }
+    let mut all_facts = conn.prepare(FACTS)?;
     let mut claims = conn
         .prepare("SELECT gres_index, uuid FROM job_claim WHERE job_run = ?1 ORDER BY position")?;
-    let mut details = conn.prepare("SELECT * FROM job_details WHERE job_run = ?1")?;
     for record in &mut records {
         let run = &mut record.run;
+        let mut facts = Facts::read(&mut all_facts, run.id)?;
+        facts::fill(&mut run.registration, &mut facts);
+        run.details = facts::details(&mut facts)?;
         run.registration.gpus = claims
             .query_map([run.id.0], claim)?
             .collect::<Result<_, _>>()?;
-        run.details = details.query_row([run.id.0], read_details).optional()?;
     }
     Ok(records)
 }
 
+/// The row itself; its readings follow.
 fn record(row: &Row) -> rusqlite::Result<JobRecord> {
-    let c = &mut Cursor::from(row, 0);
-    let id = JobRunId(c.get()?);
-    let job = job_id(c.get()?)?;
-    let restart = c.get()?;
-    let by = known(by_from(&c.get::<String>()?), "job_run.registered_by")?;
-    let registered = BootMs(c.get()?);
-    let (boot, wall) = (BootMs(c.get()?), WallMs(c.get()?));
-    let source = known(source_from(&c.get::<String>()?), "job_run.start_source")?;
+    let source = known(
+        source_from(&row.get::<_, String>(7)?),
+        "job_run.start_source",
+    )?;
+    let start = JobStart {
+        boot: BootMs(row.get(5)?),
+        wall: WallMs(row.get(6)?),
+        source,
+    };
     let registration = Registration {
-        job,
-        restart,
-        by,
-        start: JobStart { boot, wall, source },
-        het_leader: c.get::<Option<i64>>()?.map(job_id).transpose()?,
-        cluster: c.text_pair()?,
-        sluid: c.text_pair()?,
-        user: c.text_pair()?,
-        uid: c.pair(small)?,
-        account: c.text_pair()?,
-        partition: c.text_pair()?,
-        qos: c.text_pair()?,
-        nodes: c.pair(small)?,
-        node_list: c.text_pair()?,
-        limit_end: c.pair(|n| Some(WallMs(n)))?,
+        job: job_id(row.get(1)?)?,
+        restart: row.get(2)?,
+        by: known(by_from(&row.get::<_, String>(3)?), "job_run.registered_by")?,
+        start,
+        het_leader: row.get::<_, Option<i64>>(8)?.map(job_id).transpose()?,
+        cluster: Absent(Absence::NotRecorded),
+        sluid: Absent(Absence::NotRecorded),
+        user: Absent(Absence::NotRecorded),
+        uid: Absent(Absence::NotRecorded),
+        account: Absent(Absence::NotRecorded),
+        partition: Absent(Absence::NotRecorded),
+        qos: Absent(Absence::NotRecorded),
+        nodes: Absent(Absence::NotRecorded),
+        node_list: Absent(Absence::NotRecorded),
+        limit_end: Absent(Absence::NotRecorded),
         gpus: Vec::new(),
     };
     let run = JobRun {
-        id,
+        id: JobRunId(row.get(0)?),
         registration,
-        registered,
+        registered: BootMs(row.get(4)?),
         details: None,
-        first_activity: c.get::<Option<i64>>()?.map(BootMs),
-        last_activity: c.get::<Option<i64>>()?.map(BootMs),
+        first_activity: row.get::<_, Option<i64>>(9)?.map(BootMs),
+        last_activity: row.get::<_, Option<i64>>(10)?.map(BootMs),
     };
-    let boot_id = c.get()?;
-    let how: Option<String> = c.get()?;
-    let closed: Option<i64> = c.get()?;
+    let (how, closed): (Option<String>, Option<i64>) = (row.get(12)?, row.get(13)?);
     let life = match (how.as_deref(), closed.map(WallMs)) {
         (None, None) => Life::Open,
         (Some("ended"), Some(at)) => Life::Ended(at),
@@ -294,7 +258,11 @@ fn record(row: &Row) -> rusqlite::Result<JobRecord> {
         (Some("replaced"), Some(at)) => Life::Replaced(at),
         _ => return Err(damage("job_run.closed_how")),
     };
-    Ok(JobRecord { run, boot_id, life })
+    Ok(JobRecord {
+        run,
+        boot_id: row.get(11)?,
+        life,
+    })
 }
 
 fn claim(row: &Row) -> rusqlite::Result<GpuClaim> {
@@ -305,23 +273,6 @@ fn claim(row: &Row) -> rusqlite::Result<GpuClaim> {
         }
         _ => Err(damage("job_claim")),
     }
-}
-
-fn read_details(row: &Row) -> rusqlite::Result<JobDetails> {
-    let c = &mut Cursor::from(row, 2);
-    Ok(JobDetails {
-        state: known(state_from(&c.get::<String>()?), "job_details.state")?,
-        start_unix_s: c.get()?,
-        display_id: c.get()?,
-        restart: c.pair(small)?,
-        name: c.text_pair()?,
-        user: c.text_pair()?,
-        account: c.text_pair()?,
-        partition: c.text_pair()?,
-        qos: c.text_pair()?,
-        nodes: c.pair(small)?,
-        node_list: c.text_pair()?,
-    })
 }
 
 /// A job id as a column.
@@ -384,7 +335,7 @@ mod tests {
     use super::super::LedgerErrorKind;
     use super::super::testing::*;
     use super::*;
-    use crate::reading::{Absence, Reading};
+    use crate::reading::Reading;
 
     fn prolog(job: u64, restart: u32) -> Registration {
         registration(job, restart, RegisteredBy::Prolog)
@@ -409,8 +360,8 @@ mod tests {
         assert_eq!(open[0].registered, at(10).boot);
 
         let said = details("4242_7");
-        ledger.set_details(id, &details("old"), &at(11)).unwrap();
-        ledger.set_details(id, &said, &at(12)).unwrap();
+        ledger.set_details(id, &details("old")).unwrap();
+        ledger.set_details(id, &said).unwrap();
         assert_eq!(ledger.open_runs(BOOT).unwrap()[0].details, Some(said));
         assert_eq!(ledger.find_shown("4242_7").unwrap().len(), 1);
         assert!(ledger.find_shown("4242_8").unwrap().is_empty());

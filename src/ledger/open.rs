@@ -40,8 +40,15 @@ pub(super) fn open(
     let mut notes = Vec::new();
     let (conn, (owner, created)) = match connect(&path, node, now, opening) {
         Err(error) if error.kind == LedgerErrorKind::Corrupt => {
-            notes.push(put_aside(&path, now, &error.text)?);
-            connect(&path, node, now, opening)?
+            let _only_one = lock_folder(&path)?;
+            // Once more under the lock: another process may have begun a new file meanwhile.
+            match connect(&path, node, now, opening) {
+                Err(error) if error.kind == LedgerErrorKind::Corrupt => {
+                    notes.push(put_aside(&path, now, &error.text)?);
+                    connect(&path, node, now, opening)?
+                }
+                other => other?,
+            }
         }
         other => other?,
     };
@@ -112,16 +119,8 @@ fn prepare_file(dir: &Path) -> Result<PathBuf, LedgerError> {
             .map_err(told)?;
     }
     let path = plain_path(dir)?;
-    match OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o640)
-        .open(&path)
-    {
-        // Whatever the umask, an administrator's group can read.
-        Ok(file) => file
-            .set_permissions(Permissions::from_mode(0o640))
-            .map_err(told)?,
+    match create(&path) {
+        Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) if e.kind() == ErrorKind::ReadOnlyFilesystem && path.exists() => {}
         Err(e) => return Err(told(e)),
@@ -167,6 +166,8 @@ fn settle(conn: &mut Connection, wait: Duration) -> rusqlite::Result<()> {
     }))?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // Plans that depend on bound values are made twice, once without and once with them: a tenth of a run.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
@@ -196,8 +197,8 @@ fn migrate(conn: &mut Connection, node: &NodeName, now: &Now) -> rusqlite::Resul
         }
         if found == 0 {
             tx.execute(
-                "INSERT INTO meta (one, node, created_boot, created_boot_ms, created_wall_ms)
-                 VALUES (1, ?1, ?2, ?3, ?4)",
+                "INSERT INTO meta (one, node, created_boot, created_boot_ms, created_wall_ms, thinned_run)
+                 VALUES (1, ?1, ?2, ?3, ?4, 0)",
                 (node.as_str(), &now.boot_id, now.boot.0, now.wall.0),
             )?;
         }
@@ -234,6 +235,7 @@ pub(super) fn check(conn: &Connection) -> rusqlite::Result<()> {
     }
 }
 
+/// Puts the file behind an open ledger aside and begins a new one, unless another process already has.
 pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerError> {
     let Some((now, opening)) = ledger.opened.clone() else {
         let text = format_args!("opened to read only, a damaged file is not put aside ({cause})");
@@ -243,7 +245,16 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
             text,
         ));
     };
-    let note = put_aside_open(&ledger.conn, &ledger.path, &now, cause)?;
+    let _only_one = lock_folder(&ledger.path)?;
+    let mut moved = 0;
+    ledger
+        .conn
+        .file_control(Some("main"), FileControl::HasMoved(&mut moved))
+        .map_err(|e| LedgerError::of(&ledger.path, "look whether it was moved", e))?;
+    let note = match moved {
+        0 => put_aside(&ledger.path, &now, cause)?,
+        _ => format!("{cause}; another process has begun a new one"),
+    };
     let (conn, (_, created)) = connect(&ledger.path, &ledger.node, &now, opening)?;
     ledger.conn = conn;
     ledger.created = created;
@@ -251,28 +262,27 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
     Ok(())
 }
 
-/// Moves a file that could not even be opened as a database.
-fn put_aside(path: &Path, now: &Now, cause: &str) -> Result<String, LedgerError> {
-    let told = |e| LedgerError::of(path, "open to put it aside", e);
-    let conn = Connection::open_with_flags(path, flags(true)).map_err(told)?;
-    // Under the lock below, another process may have been faster: then this connection already sees its file.
-    let sound = conn
-        .query_row("PRAGMA user_version", [], |r| r.get::<_, i64>(0))
-        .is_ok();
-    match sound {
-        true => Ok(format!("{cause}; another run had already begun a new one")),
-        false => put_aside_open(&conn, path, now, cause),
-    }
+/// Of several processes that find the damage only one may move the file, and none the new one. Held only
+/// while files are renamed and tables made; gone with the process.
+fn lock_folder(path: &Path) -> Result<File, LedgerError> {
+    let told = |e| {
+        LedgerError::new(
+            LedgerErrorKind::CannotOpen,
+            path,
+            format_args!("lock its folder: {e}"),
+        )
+    };
+    let lock = File::open(folder(path)).map_err(told)?;
+    lock.lock().map_err(told)?;
+    Ok(lock)
 }
 
-/// Moves the file behind a connection, unless somebody already did. A lock on the folder makes sure that of
-/// two that find the damage only one moves the file, and neither moves the new one.
-fn put_aside_open(
-    conn: &Connection,
-    path: &Path,
-    now: &Now,
-    cause: &str,
-) -> Result<String, LedgerError> {
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
+/// Moves the file, under the lock of [`lock_folder`].
+fn put_aside(path: &Path, now: &Now, cause: &str) -> Result<String, LedgerError> {
     let told = |e: std::io::Error| {
         LedgerError::new(
             LedgerErrorKind::Corrupt,
@@ -280,40 +290,29 @@ fn put_aside_open(
             format_args!("{cause}; not moved: {e}"),
         )
     };
-    let dir = path
-        .parent()
-        .ok_or_else(|| told(ErrorKind::NotFound.into()))?;
-    let lock = File::open(dir).map_err(told)?;
-    lock.lock().map_err(told)?;
-    let mut moved = 0;
-    conn.file_control(Some("main"), FileControl::HasMoved(&mut moved))
-        .map_err(|e| LedgerError::of(path, "put it aside", e))?;
-    if moved != 0 {
-        return Ok(format!("{cause}; another run had already begun a new one"));
-    }
     let name = format!("{FILE}.corrupt-{}", now.wall.0.div_euclid(1000));
-    let aside = dir.join(&name);
+    let aside = path.with_file_name(&name);
+    let journal = |name: &str| path.with_file_name(format!("{name}-journal"));
     // The journal first: beside a new file it would be played back into it.
-    rename_if_there(
-        &dir.join(format!("{FILE}-journal")),
-        &dir.join(format!("{name}-journal")),
-    )
-    .and_then(|()| fs::rename(path, &aside))
-    .map_err(told)?;
-    let fresh = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o640)
-        .open(path)
+    rename_if_there(&journal(FILE), &journal(&name))
+        .and_then(|()| fs::rename(path, &aside))
+        .and_then(|()| create(path))
         .map_err(told)?;
-    fresh
-        .set_permissions(Permissions::from_mode(0o640))
-        .map_err(told)?;
-    drop_older(dir);
+    drop_older(path);
     Ok(format!(
         "{cause}; moved to `{}`, a new one was begun",
         aside.display()
     ))
+}
+
+/// Makes the empty file, readable by an administrator's group whatever the umask.
+fn create(path: &Path) -> std::io::Result<()> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o640)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(0o640))
 }
 
 fn rename_if_there(from: &Path, to: &Path) -> std::io::Result<()> {
@@ -324,8 +323,8 @@ fn rename_if_there(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 /// Keeps the newest damaged files. One that cannot be deleted stays: it harms nobody.
-fn drop_older(dir: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else {
+fn drop_older(path: &Path) {
+    let Ok(entries) = fs::read_dir(folder(path)) else {
         return;
     };
     let mut found: Vec<(i64, PathBuf)> = entries

@@ -13,15 +13,15 @@ pub(super) const RARELY: i64 = 30;
 const ACTIONS_MS: i64 = 90 * 86_400_000;
 /// Tombstones and questions: longer than any run or Epilog can still be on its way.
 const SHORT_MS: i64 = 86_400_000;
-/// The most case files and unsent letters, whatever their age.
-const MOST_FILES: i64 = 1000;
+/// The most case files and letters, whatever their age.
+const MOST_FILES: i64 = 200;
 
 /// How long things are kept, and how large the file may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// Samples, counters and processes.
     pub samples_ms: i64,
-    /// Archived samples of ended job runs, and the runs in which they were taken.
+    /// Archived samples of ended job runs, and the rows of runs.
     pub archive_ms: i64,
     /// Case files.
     pub case_files_ms: i64,
@@ -32,31 +32,35 @@ pub struct Keep {
 
 /// Before each append: what has aged, and what there is no room for.
 pub(super) fn by_run(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
-    let oldest_sample = "coalesce((SELECT min(run) FROM sample), 9223372036854775807)";
-    if let Some(run) = aged(tx, boot, now, oldest_sample, keep.samples_ms)? {
-        forget_samples(tx, run)?;
+    let thinned: i64 = tx.query_row("SELECT thinned_run FROM meta", [], |r| r.get(0))?;
+    if let Some(run) = aged(tx, boot, now, thinned, keep.samples_ms)? {
+        thin(tx, thinned, run)?;
     }
-    if let Some(run) = aged(tx, boot, now, "0", keep.archive_ms.max(keep.samples_ms))? {
+    if let Some(run) = aged(tx, boot, now, 0, keep.archive_ms.max(keep.samples_ms))? {
         forget_runs(tx, run)?;
     }
     if crowded(tx, keep)? {
-        make_room(tx)?;
+        // The oldest samples, which are archived ones as long as there are any beyond their own time.
+        let oldest: Option<i64> = tx.query_row("SELECT min(run) FROM sample", [], |r| r.get(0))?;
+        if let Some(run) = oldest {
+            forget_runs(tx, run + MOST_RUNS)?;
+        }
     }
     Ok(())
 }
 
-/// The newest of the oldest runs (from `from` on) that are older than `keep_ms`.
+/// Of the oldest runs after `after`, the newest that is older than `keep_ms`.
 fn aged(
     conn: &Connection,
     boot: i64,
     now: &Now,
-    from: &str,
+    after: i64,
     keep_ms: i64,
 ) -> rusqlite::Result<Option<i64>> {
-    let mut oldest = conn.prepare(&format!(
-        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id >= {from} ORDER BY id LIMIT {MOST_RUNS}"
-    ))?;
-    let mut rows = oldest.query([])?;
+    let mut oldest = conn.prepare(
+        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    let mut rows = oldest.query([after, MOST_RUNS])?;
     let mut last = None;
     while let Some(row) = rows.next()? {
         let age_ms = match row.get::<_, i64>(1)? == boot {
@@ -74,18 +78,31 @@ fn aged(
     Ok(last)
 }
 
-fn forget_samples(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
-    for table in ["sample", "counter", "proc"] {
-        tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
+/// Takes from the runs after `after` up to `run` what is of no archived job run.
+fn thin(tx: &Transaction, after: i64, run: i64) -> rusqlite::Result<()> {
+    let aged = "run > ?1 AND run <= ?2";
+    for table in ["sample", "job_sample"] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE {aged} AND NOT EXISTS
+                 (SELECT 1 FROM job_run j WHERE j.id = {table}.job_run AND j.archived)"
+        );
+        tx.execute(&sql, [after, run])?;
     }
+    let sql = format!(
+        "DELETE FROM counter WHERE {aged} AND NOT EXISTS
+             (SELECT 1 FROM sample s WHERE s.run = counter.run AND s.unit = counter.unit)"
+    );
+    tx.execute(&sql, [after, run])?;
+    tx.execute(&format!("DELETE FROM proc WHERE {aged}"), [after, run])?;
+    tx.execute("UPDATE meta SET thinned_run = ?1", [run])?;
     Ok(())
 }
 
 fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
-    forget_samples(tx, run)?;
-    for (table, column) in [("archive", "run"), ("job_sample", "run"), ("run", "id")] {
-        tx.execute(&format!("DELETE FROM {table} WHERE {column} <= ?1"), [run])?;
+    for table in ["sample", "counter", "proc", "job_sample"] {
+        tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
     }
+    tx.execute("DELETE FROM run WHERE id <= ?1", [run])?;
     Ok(())
 }
 
@@ -95,23 +112,6 @@ fn crowded(conn: &Connection, keep: &Keep) -> rusqlite::Result<bool> {
     let pages = number("PRAGMA page_count")?;
     let limit = i64::try_from(keep.max_bytes / 4096 / 8 * 7).unwrap_or(i64::MAX);
     Ok(pages > limit && pages - number("PRAGMA freelist_count")? > limit)
-}
-
-/// One step of giving way: archived runs first, the oldest first, then samples.
-fn make_room(tx: &Transaction) -> rusqlite::Result<()> {
-    let archived = newest_of_oldest(tx, "archive", 4 * MOST_RUNS)?;
-    if let Some(run) = archived {
-        tx.execute("DELETE FROM archive WHERE run <= ?1", [run])?;
-    } else if let Some(run) = newest_of_oldest(tx, "sample", MOST_RUNS)? {
-        forget_runs(tx, run)?;
-    }
-    Ok(())
-}
-
-fn newest_of_oldest(tx: &Transaction, table: &str, runs: i64) -> rusqlite::Result<Option<i64>> {
-    tx.query_row(&format!("SELECT min(run) + {runs} FROM {table}"), [], |r| {
-        r.get(0)
-    })
 }
 
 /// Now and then: the small tables. Each statement is a scan of few rows.
@@ -124,7 +124,7 @@ pub(super) fn rarely(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rus
          AND coalesce(closed_wall_ms, start_wall_ms) < ?2",
         (boot, long),
     )?;
-    for table in ["job_claim", "job_details", "withheld"] {
+    for table in ["job_fact", "job_claim", "withheld"] {
         let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
         tx.execute(&sql, [])?;
     }

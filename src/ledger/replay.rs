@@ -8,7 +8,7 @@ use super::sample::{self, READINGS};
 use super::{Ledger, LedgerError, actions, boot_row};
 use crate::model::*;
 use crate::reading::Absence;
-use crate::reading::Reading::{self, Absent};
+use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, NvmlIndex, UnitUuid, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use std::collections::BTreeMap;
@@ -55,12 +55,14 @@ const RUN: &str = "r.id, r.boottime_ms, r.wall_ms, r.driver, r.driver_absent, r.
 const RUN_COLUMNS: usize = 6;
 
 /// LEFT JOINs: the order of the loops is then as written, runs outside, one range of samples each; and a run
-/// without samples shows too. From the boot's first run on, so that no row of another boot is read at all.
-fn sql(samples: &str, energy: &str, counters: &str) -> String {
+/// without samples shows too. From the boot's first run on, so that no row of an earlier boot is read at all.
+fn sql() -> String {
     format!(
-        "SELECT {RUN}, s.job_run, s.unit, {energy}, {READINGS}
-         FROM run r LEFT JOIN {samples} s ON s.run = r.id AND s.job_run IS NOT NULL {counters}
-         WHERE r.id >= (SELECT first_run FROM boot WHERE id = ?1) AND r.boot = ?1 ORDER BY r.id DESC"
+        "SELECT {RUN}, s.job_run, s.unit, c.value, c.value_absent, {READINGS}
+         FROM run r LEFT JOIN sample s ON s.run = r.id AND s.job_run NOT NULL
+         LEFT JOIN counter c ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0
+         WHERE r.id >= (SELECT first_run FROM boot WHERE id = ?1) AND r.boot = ?1 ORDER BY r.id DESC",
+        CounterKind::Energy.code()
     )
 }
 
@@ -69,7 +71,7 @@ impl Ledger {
     ///
     /// Unless `full`, a job's history goes back only until every unit of it has shown one observation for
     /// which `enough` holds (the tick that did is kept); never beyond its registration. A job whose units
-    /// are not known has no ticks. A run in which the whole GPU read was absent is a tick of units absent for
+    /// are not known has no ticks, and none has one whose registration is closed. A run in which the whole GPU read was absent is a tick of units absent for
     /// that reason; a unit without a row is absent as not recorded.
     pub fn replay(
         &self,
@@ -82,45 +84,36 @@ impl Ledger {
         self.read("replay", |conn| {
             let mut growing = begin(conn, jobs, false)?;
             if let Some(boot) = boot_row(conn, boot_id)? {
-                let counters = format!(
-                    "LEFT JOIN counter c
-                     ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0",
-                    CounterKind::Energy.code()
-                );
-                let sql = sql("sample", "c.value, c.value_absent", &counters);
-                pass(conn, &sql, boot, &mut growing, Depth { enough, full })?;
+                pass(conn, boot, &mut growing, Depth { enough, full })?;
             }
             histories(conn, growing, node_units)
         })
     }
 
-    /// The archived history of an ended job run, whole; for judging it once more.
-    pub fn archived(&self, asked: JobAsked, boot_id: &str) -> Result<JobHistory, LedgerError> {
-        self.read("replay the archive", |conn| {
+    /// The history of a job run that is over, whole, from its boot; for judging it once more.
+    pub fn replay_closed(&self, asked: JobAsked, boot_id: &str) -> Result<JobHistory, LedgerError> {
+        self.read("replay a job run that is over", |conn| {
             let mut growing = begin(conn, vec![asked], true)?;
             if let Some(boot) = boot_row(conn, boot_id)? {
-                let sql = sql("archive", "s.energy_mj, s.energy_absent", "");
                 let depth = Depth {
                     enough: &mut |_| false,
                     full: true,
                 };
-                pass(conn, &sql, boot, &mut growing, depth)?;
+                pass(conn, boot, &mut growing, depth)?;
             }
             let found = histories(conn, growing, Absent(Absence::NotRecorded))?.pop();
-            known(found, "archive")
+            known(found, "job_run")
         })
     }
 
-    /// The units that the ledger's rows of a job run name, archived or not; for runs that are over, whose
-    /// claims can no longer be mapped.
+    /// The units that samples of a job run name; for runs that are over, whose claims are mapped no more.
     pub fn units_of(&self, run: JobRunId) -> Result<Vec<UnitRef>, LedgerError> {
         self.read("read the units of a job", |conn| {
             let mut found = conn.prepare(
-                "WITH since AS (SELECT after_run FROM job_run WHERE id = ?1)
-                 SELECT u.uuid, u.nvml_index, u.name, u.name_absent FROM unit u WHERE u.id IN
-                     (SELECT unit FROM archive WHERE run > (SELECT * FROM since) AND job_run = ?1
-                      UNION SELECT unit FROM sample WHERE run > (SELECT * FROM since) AND job_run = ?1)
-                 ORDER BY u.nvml_index, u.uuid",
+                "SELECT uuid, nvml_index, name, name_absent FROM unit WHERE id IN
+                     (SELECT unit FROM sample WHERE job_run = ?1
+                      AND run > (SELECT after_run FROM job_run WHERE id = ?1))
+                 ORDER BY nvml_index, uuid",
             )?;
             found.query_map([run.0], unit_ref)?.collect()
         })
@@ -139,10 +132,16 @@ fn unit_ref(row: &Row) -> rusqlite::Result<UnitRef> {
 
 fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result<Vec<Growing>> {
     let mut row = conn.prepare("SELECT id FROM unit WHERE uuid = ?1")?;
+    let mut open = conn.prepare("SELECT 1 FROM job_run WHERE id = ?1 AND closed_how IS NULL")?;
     let mut growing = Vec::with_capacity(jobs.len());
     for asked in jobs {
         let mut places = BTreeMap::new();
-        let units = asked.units.measured().map_or(&[][..], Vec::as_slice);
+        // An Epilog may have come since the caller read the registrations.
+        let wanted = over || open.exists([asked.run.id.0])?;
+        let units = match &asked.units {
+            Measured(units) if wanted => units.as_slice(),
+            _ => &[],
+        };
         for (place, unit) in units.iter().enumerate() {
             if let Some(id) = row
                 .query_row([unit.uuid.as_str()], |r| r.get(0))
@@ -166,7 +165,6 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
 
 fn pass(
     conn: &Connection,
-    sql: &str,
     boot: i64,
     growing: &mut [Growing],
     mut depth: Depth,
@@ -180,7 +178,7 @@ fn pass(
         "SELECT frozen, frozen_absent, cpu_ms, cpu_absent, written_bytes, written_absent,
              read_bytes, read_absent FROM job_sample WHERE run = ?1 AND job_run = ?2",
     )?;
-    let mut statement = conn.prepare(sql)?;
+    let mut statement = conn.prepare(&sql())?;
     let mut rows = statement.query([boot])?;
     let mut current = None;
     while let Some(row) = rows.next()? {
@@ -288,7 +286,6 @@ fn histories(
 mod tests {
     use super::super::testing::*;
     use super::*;
-    use crate::reading::Reading::Measured;
 
     fn refs(units: impl IntoIterator<Item = u32>) -> Reading<Vec<UnitRef>> {
         let name = Measured("NVIDIA H100".to_owned());

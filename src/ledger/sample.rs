@@ -1,5 +1,5 @@
-//! One unit's readings and one job's, as rows of `sample`, `archive` and `job_sample`: the writer and the
-//! reader stand side by side, because they must agree on the order of the columns. Judges nothing.
+//! One unit's readings and one job's, as rows of `sample` and `job_sample`: the writer and the reader
+//! stand side by side, because they must agree on the order of the columns. Judges nothing.
 
 use super::columns::{Cells, Cursor, fits, large, small};
 use crate::model::{

@@ -24,52 +24,23 @@
 //! - **`ended` are tombstones**: the Epilog's mark that a job run is over, also for runs never registered. A
 //!   discovery that began before the Epilog cannot bring the run back: a trigger refuses it. Only a Prolog,
 //!   which means a new run, removes the mark.
-//! - **A closed job run keeps its row** (closed by the Epilog, by a requeue, by a replacement) as long as its
-//!   archived samples, so that they can be judged again and "which runs had this job" has an answer.
-//! - **`archive` is shaped like `sample`** with the energy beside it, and shares `run` and `job_sample` with it.
+//! - **A closed job run keeps its row** (closed by the Epilog, by a requeue, by a replacement) as long as samples
+//!   of it may be there, so that they can be judged again and "which runs had this job" has an answer.
+//! - **The archive is no table of its own.** What the policy reads are the samples of open registrations; an
+//!   Epilog that archives closes the registration and marks it, and pruning passes its samples over until
+//!   their own, later time. Nothing is copied while a job waits for its Epilog, and what is judged again are
+//!   the very rows that were judged. Rows older than `meta.thinned_run` are archived ones only, so dropping
+//!   the oldest runs drops the archive first.
+//! - **What is known of a job run are rows of `job_fact`**, one reading each, by name: a dozen readings of
+//!   Slurm's and as many of the registration would be fifty columns and as many expressions to be parsed by
+//!   every run. SQLite reads the whole schema at each opening, about 140 instructions a byte: it is the largest
+//!   part of an opening, and CHECKs that say what a type or a writer says anyway are left out for it.
 //! - **`action` names its job in clear** and outlives job run, boot and Epilog. A Reason is one line of
 //!   printable ASCII by CHECK: it goes out to Slurm byte for byte and is compared byte for byte.
 //! - Everything in `meta` is one row: a second one cannot exist.
 
 /// The migrations, oldest first.
 pub(super) const MIGRATIONS: &[&str] = &[V1];
-
-/// What a unit said, in the order in which `sample.rs` writes and reads it.
-macro_rules! readings {
-    () => {
-        "sm_util INTEGER CHECK (sm_util BETWEEN 0 AND 100),
-  sm_util_absent INTEGER CHECK ((sm_util IS NULL) <> (sm_util_absent IS NULL)),
-  mem_util INTEGER CHECK (mem_util BETWEEN 0 AND 100),
-  mem_util_absent INTEGER CHECK ((mem_util IS NULL) <> (mem_util_absent IS NULL)),
-  sm_peak INTEGER CHECK (sm_peak BETWEEN 0 AND 100),
-  sm_peak_covered_ms INTEGER CHECK ((sm_peak IS NULL) = (sm_peak_covered_ms IS NULL)),
-  sm_peak_absent INTEGER CHECK ((sm_peak IS NULL) <> (sm_peak_absent IS NULL)),
-  mem_peak INTEGER CHECK (mem_peak BETWEEN 0 AND 100),
-  mem_peak_covered_ms INTEGER CHECK ((mem_peak IS NULL) = (mem_peak_covered_ms IS NULL)),
-  mem_peak_absent INTEGER CHECK ((mem_peak IS NULL) <> (mem_peak_absent IS NULL)),
-  mem_used INTEGER CHECK (mem_total > 0 AND mem_used BETWEEN 0 AND mem_total),
-  mem_total INTEGER CHECK ((mem_used IS NULL) = (mem_total IS NULL)),
-  mem_excludes_reserved INTEGER CHECK ((mem_used IS NULL) = (mem_excludes_reserved IS NULL)),
-  mem_absent INTEGER CHECK ((mem_used IS NULL) <> (mem_absent IS NULL)),
-  power_mw INTEGER CHECK (power_mw >= 0),
-  power_absent INTEGER CHECK ((power_mw IS NULL) <> (power_absent IS NULL)),
-  power_limit_mw INTEGER CHECK (power_limit_mw >= 0),
-  power_limit_absent INTEGER CHECK ((power_limit_mw IS NULL) <> (power_limit_absent IS NULL)),
-  sm_clock_mhz INTEGER CHECK (sm_clock_mhz >= 0),
-  sm_clock_absent INTEGER CHECK ((sm_clock_mhz IS NULL) <> (sm_clock_absent IS NULL)),
-  sm_clock_max_mhz INTEGER CHECK (sm_clock_max_mhz >= 0),
-  sm_clock_max_absent INTEGER CHECK ((sm_clock_max_mhz IS NULL) <> (sm_clock_max_absent IS NULL)),
-  temperature_c INTEGER CHECK (temperature_c >= 0),
-  temperature_absent INTEGER CHECK ((temperature_c IS NULL) <> (temperature_absent IS NULL)),
-  clocks_event INTEGER,
-  clocks_event_absent INTEGER CHECK ((clocks_event IS NULL) <> (clocks_event_absent IS NULL)),
-  mig INTEGER CHECK (mig IN (0, 1)),
-  mig_absent INTEGER CHECK ((mig IS NULL) <> (mig_absent IS NULL)),
-  processes_compute INTEGER CHECK (processes_compute >= 0),
-  processes_graphics INTEGER CHECK ((processes_compute IS NULL) = (processes_graphics IS NULL)),
-  processes_absent INTEGER CHECK ((processes_compute IS NULL) <> (processes_absent IS NULL))"
-    };
-}
 
 /// A trigger that lets only open registrations own rows of a table.
 macro_rules! owned {
@@ -79,8 +50,8 @@ macro_rules! owned {
             $table,
             "_owner BEFORE INSERT ON ",
             $table,
-            " WHEN NEW.job_run IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM job_run WHERE id = NEW.job_run AND closed_how IS NULL)
+            " WHEN NEW.job_run NOT NULL AND NOT EXISTS
+  (SELECT 1 FROM job_run WHERE id = NEW.job_run AND closed_how IS NULL)
 BEGIN SELECT RAISE(ABORT, 'no open registration of this job run'); END;\n"
         )
     };
@@ -94,8 +65,9 @@ CREATE TABLE meta (
   created_boot TEXT NOT NULL,
   created_boot_ms INTEGER NOT NULL,
   created_wall_ms INTEGER NOT NULL,
+  thinned_run INTEGER NOT NULL,
   cadence_median_ms INTEGER,
-  cadence_p90_ms INTEGER CHECK ((cadence_median_ms IS NULL) = (cadence_p90_ms IS NULL)),
+  cadence_p90_ms INTEGER,
   cadence_run INTEGER
 ) STRICT;
 
@@ -111,21 +83,20 @@ CREATE TABLE run (
   boottime_ms INTEGER NOT NULL,
   wall_ms INTEGER NOT NULL,
   outcome TEXT NOT NULL CHECK (outcome IN ('ok', 'fault', 'killed')),
-  phase TEXT CHECK ((outcome = 'killed') = (phase IS NOT NULL)),
+  phase TEXT CHECK ((outcome = 'killed') = (phase NOT NULL)),
   driver TEXT,
   driver_absent INTEGER CHECK ((driver IS NULL) <> (driver_absent IS NULL)),
   gpus_absent INTEGER,
-  overlapped INTEGER NOT NULL CHECK (overlapped >= 0)
+  overlapped INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE unit (
   id INTEGER PRIMARY KEY,
   uuid TEXT NOT NULL UNIQUE CHECK (length(uuid) > 4),
-  kind TEXT NOT NULL CHECK (kind IN ('gpu', 'mig')),
-  parent TEXT CHECK ((kind = 'mig') = (parent IS NOT NULL)),
-  gi INTEGER CHECK ((kind = 'mig') = (gi IS NOT NULL)),
-  ci INTEGER CHECK ((kind = 'mig') = (ci IS NOT NULL)),
-  nvml_index INTEGER NOT NULL CHECK (nvml_index >= 0),
+  parent TEXT,
+  gi INTEGER,
+  ci INTEGER CHECK ((parent IS NULL) = (gi IS NULL) AND (gi IS NULL) = (ci IS NULL)),
+  nvml_index INTEGER NOT NULL,
   minor INTEGER,
   minor_absent INTEGER CHECK ((minor IS NULL) <> (minor_absent IS NULL)),
   pci TEXT,
@@ -139,9 +110,37 @@ CREATE TABLE sample (
   run INTEGER NOT NULL,
   unit INTEGER NOT NULL,
   job_run INTEGER,
-  ",
-    readings!(),
-    ",
+  sm_util INTEGER CHECK (sm_util BETWEEN 0 AND 100),
+  sm_util_absent INTEGER CHECK ((sm_util IS NULL) <> (sm_util_absent IS NULL)),
+  mem_util INTEGER CHECK (mem_util BETWEEN 0 AND 100),
+  mem_util_absent INTEGER CHECK ((mem_util IS NULL) <> (mem_util_absent IS NULL)),
+  sm_peak INTEGER CHECK (sm_peak BETWEEN 0 AND 100),
+  sm_peak_covered_ms INTEGER CHECK ((sm_peak IS NULL) = (sm_peak_covered_ms IS NULL)),
+  sm_peak_absent INTEGER CHECK ((sm_peak IS NULL) <> (sm_peak_absent IS NULL)),
+  mem_peak INTEGER CHECK (mem_peak BETWEEN 0 AND 100),
+  mem_peak_covered_ms INTEGER CHECK ((mem_peak IS NULL) = (mem_peak_covered_ms IS NULL)),
+  mem_peak_absent INTEGER CHECK ((mem_peak IS NULL) <> (mem_peak_absent IS NULL)),
+  mem_used INTEGER CHECK (mem_used BETWEEN 0 AND mem_total),
+  mem_total INTEGER CHECK ((mem_used IS NULL) = (mem_total IS NULL)),
+  mem_excludes_reserved INTEGER CHECK ((mem_used IS NULL) = (mem_excludes_reserved IS NULL)),
+  mem_absent INTEGER CHECK ((mem_used IS NULL) <> (mem_absent IS NULL)),
+  power_mw INTEGER,
+  power_absent INTEGER CHECK ((power_mw IS NULL) <> (power_absent IS NULL)),
+  power_limit_mw INTEGER,
+  power_limit_absent INTEGER CHECK ((power_limit_mw IS NULL) <> (power_limit_absent IS NULL)),
+  sm_clock_mhz INTEGER,
+  sm_clock_absent INTEGER CHECK ((sm_clock_mhz IS NULL) <> (sm_clock_absent IS NULL)),
+  sm_clock_max_mhz INTEGER,
+  sm_clock_max_absent INTEGER CHECK ((sm_clock_max_mhz IS NULL) <> (sm_clock_max_absent IS NULL)),
+  temperature_c INTEGER,
+  temperature_absent INTEGER CHECK ((temperature_c IS NULL) <> (temperature_absent IS NULL)),
+  clocks_event INTEGER,
+  clocks_event_absent INTEGER CHECK ((clocks_event IS NULL) <> (clocks_event_absent IS NULL)),
+  mig INTEGER CHECK (mig IN (0, 1)),
+  mig_absent INTEGER CHECK ((mig IS NULL) <> (mig_absent IS NULL)),
+  processes_compute INTEGER,
+  processes_graphics INTEGER CHECK ((processes_compute IS NULL) = (processes_graphics IS NULL)),
+  processes_absent INTEGER CHECK ((processes_compute IS NULL) <> (processes_absent IS NULL)),
   PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
@@ -158,12 +157,12 @@ CREATE TABLE counter (
 CREATE TABLE proc (
   run INTEGER NOT NULL,
   unit INTEGER NOT NULL,
-  pid INTEGER NOT NULL CHECK (pid >= 0),
+  pid INTEGER NOT NULL,
   kind INTEGER NOT NULL CHECK (kind IN (1, 2, 3)),
   job_run INTEGER,
-  start_ticks INTEGER CHECK (start_ticks >= 0),
+  start_ticks INTEGER,
   start_absent INTEGER CHECK ((start_ticks IS NULL) <> (start_absent IS NULL)),
-  memory_bytes INTEGER CHECK (memory_bytes >= 0),
+  memory_bytes INTEGER,
   memory_absent INTEGER CHECK ((memory_bytes IS NULL) <> (memory_absent IS NULL)),
   PRIMARY KEY (run, unit, pid, kind)
 ) STRICT, WITHOUT ROWID;
@@ -173,110 +172,62 @@ CREATE TABLE job_sample (
   job_run INTEGER NOT NULL,
   frozen INTEGER CHECK (frozen IN (0, 1)),
   frozen_absent INTEGER CHECK ((frozen IS NULL) <> (frozen_absent IS NULL)),
-  cpu_ms INTEGER CHECK (cpu_ms >= 0),
+  cpu_ms INTEGER,
   cpu_absent INTEGER CHECK ((cpu_ms IS NULL) <> (cpu_absent IS NULL)),
-  written_bytes INTEGER CHECK (written_bytes >= 0),
+  written_bytes INTEGER,
   written_absent INTEGER CHECK ((written_bytes IS NULL) <> (written_absent IS NULL)),
-  read_bytes INTEGER CHECK (read_bytes >= 0),
+  read_bytes INTEGER,
   read_absent INTEGER CHECK ((read_bytes IS NULL) <> (read_absent IS NULL)),
   PRIMARY KEY (run, job_run)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE archive (
-  run INTEGER NOT NULL,
-  unit INTEGER NOT NULL,
-  job_run INTEGER NOT NULL,
-  energy_mj INTEGER,
-  energy_absent INTEGER CHECK ((energy_mj IS NULL) <> (energy_absent IS NULL)),
-  ",
-    readings!(),
-    ",
-  PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_run (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   boot INTEGER NOT NULL,
   job_id INTEGER NOT NULL CHECK (job_id > 0),
-  restart INTEGER NOT NULL CHECK (restart >= 0),
+  restart INTEGER NOT NULL,
   registered_by TEXT NOT NULL CHECK (registered_by IN ('prolog', 'discovery')),
   registered_boot_ms INTEGER NOT NULL,
   after_run INTEGER NOT NULL,
   start_boot_ms INTEGER NOT NULL,
   start_wall_ms INTEGER NOT NULL,
   start_source TEXT NOT NULL CHECK (start_source IN ('slurm', 'registration')),
-  het_leader INTEGER CHECK (het_leader > 0),
-  cluster TEXT,
-  cluster_absent INTEGER CHECK ((cluster IS NULL) <> (cluster_absent IS NULL)),
-  sluid TEXT,
-  sluid_absent INTEGER CHECK ((sluid IS NULL) <> (sluid_absent IS NULL)),
-  user TEXT,
-  user_absent INTEGER CHECK ((user IS NULL) <> (user_absent IS NULL)),
-  uid INTEGER CHECK (uid >= 0),
-  uid_absent INTEGER CHECK ((uid IS NULL) <> (uid_absent IS NULL)),
-  account TEXT,
-  account_absent INTEGER CHECK ((account IS NULL) <> (account_absent IS NULL)),
-  partition TEXT,
-  partition_absent INTEGER CHECK ((partition IS NULL) <> (partition_absent IS NULL)),
-  qos TEXT,
-  qos_absent INTEGER CHECK ((qos IS NULL) <> (qos_absent IS NULL)),
-  nodes INTEGER CHECK (nodes >= 0),
-  nodes_absent INTEGER CHECK ((nodes IS NULL) <> (nodes_absent IS NULL)),
-  node_list TEXT,
-  node_list_absent INTEGER CHECK ((node_list IS NULL) <> (node_list_absent IS NULL)),
-  limit_end_wall_ms INTEGER,
-  limit_end_absent INTEGER CHECK ((limit_end_wall_ms IS NULL) <> (limit_end_absent IS NULL)),
+  het_leader INTEGER,
   first_activity_ms INTEGER,
-  last_activity_ms INTEGER CHECK ((first_activity_ms IS NULL) = (last_activity_ms IS NULL)),
+  last_activity_ms INTEGER,
+  archived INTEGER NOT NULL DEFAULT 0,
   closed_how TEXT CHECK (closed_how IN ('ended', 'requeued', 'replaced')),
   closed_wall_ms INTEGER CHECK ((closed_how IS NULL) = (closed_wall_ms IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX job_run_open ON job_run (boot, job_id, restart) WHERE closed_how IS NULL;
 
+CREATE TABLE job_fact (
+  job_run INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  value ANY,
+  absent INTEGER CHECK ((value IS NULL) <> (absent IS NULL)),
+  PRIMARY KEY (job_run, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE job_claim (
   job_run INTEGER NOT NULL,
   position INTEGER NOT NULL,
-  gres_index INTEGER CHECK (gres_index >= 0),
+  gres_index INTEGER,
   uuid TEXT CHECK ((gres_index IS NULL) <> (uuid IS NULL)),
   PRIMARY KEY (job_run, position)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE job_details (
-  job_run INTEGER PRIMARY KEY,
-  asked_boot_ms INTEGER NOT NULL,
-  state TEXT NOT NULL CHECK (state IN
-    ('running', 'suspended', 'completing', 'configuring', 'pending', 'ended', 'other')),
-  start_unix_s INTEGER NOT NULL,
-  display_id TEXT NOT NULL,
-  restart INTEGER CHECK (restart >= 0),
-  restart_absent INTEGER CHECK ((restart IS NULL) <> (restart_absent IS NULL)),
-  name TEXT,
-  name_absent INTEGER CHECK ((name IS NULL) <> (name_absent IS NULL)),
-  user TEXT,
-  user_absent INTEGER CHECK ((user IS NULL) <> (user_absent IS NULL)),
-  account TEXT,
-  account_absent INTEGER CHECK ((account IS NULL) <> (account_absent IS NULL)),
-  partition TEXT,
-  partition_absent INTEGER CHECK ((partition IS NULL) <> (partition_absent IS NULL)),
-  qos TEXT,
-  qos_absent INTEGER CHECK ((qos IS NULL) <> (qos_absent IS NULL)),
-  nodes INTEGER CHECK (nodes >= 0),
-  nodes_absent INTEGER CHECK ((nodes IS NULL) <> (nodes_absent IS NULL)),
-  node_list TEXT,
-  node_list_absent INTEGER CHECK ((node_list IS NULL) <> (node_list_absent IS NULL))
-) STRICT;
-
 CREATE TABLE ended (
   boot INTEGER NOT NULL,
-  job_id INTEGER NOT NULL CHECK (job_id > 0),
-  restart INTEGER NOT NULL CHECK (restart >= 0),
+  job_id INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
   ended_wall_ms INTEGER NOT NULL,
   job_run INTEGER,
   PRIMARY KEY (boot, job_id, restart)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TRIGGER job_run_ended BEFORE INSERT ON job_run WHEN NEW.registered_by = 'discovery'
-  AND EXISTS (SELECT 1 FROM ended WHERE boot = NEW.boot AND job_id = NEW.job_id AND restart >= NEW.restart)
+CREATE TRIGGER job_run_ended BEFORE INSERT ON job_run WHEN NEW.registered_by = 'discovery' AND EXISTS
+  (SELECT 1 FROM ended WHERE boot = NEW.boot AND job_id = NEW.job_id AND restart >= NEW.restart)
 BEGIN SELECT RAISE(ABORT, 'this job run has ended'); END;
 ",
     owned!("sample"),
@@ -285,8 +236,8 @@ BEGIN SELECT RAISE(ABORT, 'this job run has ended'); END;
     "
 CREATE TABLE finding (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
-  job_id INTEGER NOT NULL CHECK (job_id > 0),
-  restart INTEGER NOT NULL CHECK (restart >= 0),
+  job_id INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
   display_id TEXT NOT NULL,
   job_run INTEGER NOT NULL,
   signature TEXT NOT NULL,
@@ -310,8 +261,8 @@ CREATE TABLE action (
   finding INTEGER,
   verdict TEXT NOT NULL CHECK (verdict IN ('alert', 'drain', 'cancel', 'release')),
   node TEXT NOT NULL,
-  job_id INTEGER NOT NULL CHECK (job_id > 0),
-  restart INTEGER NOT NULL CHECK (restart >= 0),
+  job_id INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
   start_wall_ms INTEGER NOT NULL,
   job_run INTEGER NOT NULL,
   boot INTEGER NOT NULL,
@@ -329,13 +280,13 @@ CREATE INDEX action_of_run ON action (job_run);
 
 CREATE TABLE withheld (
   job_run INTEGER NOT NULL,
-  verdict TEXT NOT NULL CHECK (verdict IN ('alert', 'drain', 'cancel', 'release')),
+  verdict TEXT NOT NULL,
   because TEXT NOT NULL,
   first_run INTEGER NOT NULL,
   first_wall_ms INTEGER NOT NULL,
   last_run INTEGER NOT NULL,
   last_wall_ms INTEGER NOT NULL,
-  count INTEGER NOT NULL CHECK (count > 0),
+  count INTEGER NOT NULL,
   PRIMARY KEY (job_run, verdict, because)
 ) STRICT, WITHOUT ROWID;
 
@@ -346,7 +297,7 @@ CREATE TABLE outbox (
   queued_wall_ms INTEGER NOT NULL,
   boot INTEGER NOT NULL,
   next_boot_ms INTEGER NOT NULL,
-  tries INTEGER NOT NULL CHECK (tries >= 0),
+  tries INTEGER NOT NULL,
   sent_wall_ms INTEGER
 ) STRICT;
 
@@ -360,12 +311,11 @@ CREATE TABLE fault (
   last_run INTEGER NOT NULL,
   closed_wall_ms INTEGER
 ) STRICT;
-CREATE UNIQUE INDEX fault_open ON fault (kind, subject) WHERE closed_wall_ms IS NULL;
 
 CREATE TABLE case_file (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
-  job_id INTEGER NOT NULL CHECK (job_id > 0),
-  restart INTEGER NOT NULL CHECK (restart >= 0),
+  job_id INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
   display_id TEXT NOT NULL,
   created_wall_ms INTEGER NOT NULL,
   body TEXT NOT NULL
@@ -375,7 +325,7 @@ CREATE TABLE question (
   subject TEXT PRIMARY KEY,
   boot INTEGER NOT NULL,
   asked_boot_ms INTEGER NOT NULL,
-  failures INTEGER NOT NULL CHECK (failures >= 0),
+  failures INTEGER NOT NULL,
   next_boot_ms INTEGER NOT NULL,
   answer TEXT
 ) STRICT, WITHOUT ROWID;

@@ -1,0 +1,219 @@
+//! The units of this node: the row of each UUID, and which of them the driver has stopped listing. Only the
+//! UUID finds a row; index, minor and address are written down as they were last seen.
+
+use crate::model::*;
+use crate::reading::Reading::{Absent, Measured};
+use crate::units::UnitUuid;
+use rusqlite::Transaction;
+use std::collections::BTreeMap;
+
+use super::columns::Cells;
+
+/// A unit that the driver no longer lists is noted as absent for so long after it was last listed.
+const REMEMBER_MS: i64 = 24 * 3_600_000;
+
+/// The units that one run has something to say of.
+pub(super) struct Units {
+    /// The rows of a report's units, in its order; `None` for one that cannot be told from another.
+    pub(super) listed: Vec<Option<i64>>,
+    /// Units of this boot that were listed within a day and are not now.
+    pub(super) missing: Vec<(i64, UnitUuid)>,
+}
+
+/// Finds or makes the rows of a report's units.
+pub(super) fn keep(
+    tx: &Transaction,
+    run: RunId,
+    boot: i64,
+    now: &Now,
+    report: &GpuReport,
+) -> rusqlite::Result<Units> {
+    let mut known = known(tx, boot, now)?;
+    let mut update = tx.prepare(
+        "UPDATE unit SET parent = ?1, gi = ?2, ci = ?3, nvml_index = ?4, minor = ?5, minor_absent = ?6,
+             pci = ?7, pci_absent = ?8, name = ?9, name_absent = ?10, last_run = ?11 WHERE id = ?12",
+    )?;
+    let mut taken = BTreeMap::new();
+    let mut listed = Vec::with_capacity(report.units.len());
+    for unit in &report.units {
+        let row = match &unit.identity.uuid {
+            // Of two entries with one UUID the second says nothing.
+            Measured(uuid) if !taken.contains_key(uuid) => {
+                let row = match known.remove(uuid) {
+                    Some((row, _)) => row,
+                    None => made(tx, uuid)?,
+                };
+                taken.insert(uuid, row);
+                let mut cells = identity(&unit.identity);
+                cells.int(run.0).int(row).execute(&mut update)?;
+                Some(row)
+            }
+            Measured(_) | Absent(_) => None,
+        };
+        listed.push(row);
+    }
+    // A GPU that was split since is still there, as the parent of its instances.
+    for unit in &report.units {
+        if let UnitKind::Mig { parent, .. } = &unit.identity.kind {
+            known.remove(parent);
+        }
+    }
+    let missing = known.into_iter().filter(|(_, (_, recent))| *recent);
+    Ok(Units {
+        listed,
+        missing: missing.map(|(uuid, (row, _))| (row, uuid)).collect(),
+    })
+}
+
+/// Every unit there is a row of, and whether it was listed on this boot within a day.
+fn known(
+    tx: &Transaction,
+    boot: i64,
+    now: &Now,
+) -> rusqlite::Result<BTreeMap<UnitUuid, (i64, bool)>> {
+    let mut all = tx.prepare(
+        "SELECT u.uuid, u.id, r.id NOT NULL FROM unit u
+         LEFT JOIN run r ON r.id = u.last_run AND r.boot = ?1 AND r.boottime_ms >= ?2",
+    )?;
+    let mut rows = all.query((boot, now.boot.0 - REMEMBER_MS))?;
+    let mut known = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        // A row whose UUID is none any more is found by nobody.
+        if let Ok(uuid) = UnitUuid::new(row.get_ref(0)?.as_str()?) {
+            known.insert(uuid, (row.get(1)?, row.get(2)?));
+        }
+    }
+    Ok(known)
+}
+
+/// A new unit's row; what else is known of it is written right after.
+fn made(tx: &Transaction, uuid: &UnitUuid) -> rusqlite::Result<i64> {
+    tx.execute(
+        "INSERT INTO unit (uuid, nvml_index, minor_absent, pci_absent, name_absent, last_run)
+         VALUES (?1, 0, ?2, ?2, ?2, 0)",
+        (uuid.as_str(), crate::reading::Absence::NotRecorded.code()),
+    )?;
+    Ok(tx.last_insert_rowid())
+}
+
+fn identity(identity: &UnitIdentity) -> Cells<'_> {
+    let (parent, gi, ci) = match &identity.kind {
+        UnitKind::Gpu => (None, None, None),
+        UnitKind::Mig { parent, gi, ci } => (Some(parent.as_str()), Some(*gi), Some(*ci)),
+    };
+    let mut cells = Cells::new();
+    cells
+        .text_if(parent)
+        .int_if(gi.map(i64::from))
+        .int_if(ci.map(i64::from))
+        .int(i64::from(identity.index.0))
+        .pair(&identity.minor, |m| Some(i64::from(m.0)))
+        .str_pair(identity.pci.as_ref().map(|p| p.as_str()))
+        .text_pair(&identity.name);
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crate::reading::Absence;
+    use crate::units::NvmlIndex;
+
+    #[test]
+    fn a_card_that_drops_out_is_absent_and_nobody_inherits_its_past() {
+        // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): the cards behind a lost one move up.
+        let (_dir, mut ledger) = fresh();
+        let run = ledger
+            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
+            .unwrap();
+        let mut brought = Brought::at(1, report(8, 0));
+        brought.owners.insert(uuid(5), run);
+        brought.append(&mut ledger);
+        brought.now = at(2);
+        brought.report.units.remove(2);
+        for (index, unit) in (0..).zip(&mut brought.report.units) {
+            unit.identity.index = NvmlIndex(index);
+        }
+        let second = brought.append(&mut ledger);
+        let of = |n: u32| {
+            format!(
+                "sample s JOIN unit u ON u.id = s.unit WHERE u.uuid = '{}'",
+                uuid(n)
+            )
+        };
+        assert_eq!(
+            count(&ledger, &format!("{} AND s.job_run = {}", of(5), run.0)),
+            2
+        );
+        assert_eq!(
+            count(
+                &ledger,
+                &format!("unit WHERE uuid = '{}' AND nvml_index = 4", uuid(5))
+            ),
+            1
+        );
+        let gone = Absence::NotListed.code();
+        let lost = format!(
+            "{} AND s.run = {} AND s.sm_util_absent = {gone}",
+            of(2),
+            second.0
+        );
+        assert_eq!(count(&ledger, &lost), 1);
+        // A day later it is no longer expected.
+        brought.now = at(2 + 24 * 60);
+        let last = brought.append(&mut ledger);
+        assert_eq!(count(&ledger, &format!("sample WHERE run = {}", last.0)), 7);
+    }
+
+    #[test]
+    fn a_unit_without_identity_or_named_twice_harms_no_other() {
+        let (_dir, mut ledger) = fresh();
+        let mut brought = Brought::at(1, report(3, 0));
+        brought.report.units[0].identity.uuid = Absent(Absence::GpuLost);
+        brought.report.units[1].identity.uuid = Measured(uuid(2));
+        let processes = brought.report.units[2].readings.processes.clone();
+        let doubled = processes.map(|list| [list.clone(), list].concat());
+        brought.report.units[1].readings.processes = doubled;
+        brought.append(&mut ledger);
+        assert_eq!((count(&ledger, "sample"), count(&ledger, "proc")), (1, 1));
+    }
+
+    #[test]
+    fn a_gpu_that_was_split_is_not_missing_but_a_destroyed_instance_is() {
+        let (_dir, mut ledger) = fresh();
+        let mut brought = Brought::at(1, report(2, 0));
+        brought.append(&mut ledger);
+        let parent = uuid(1);
+        let instance = |n: u32, gi| {
+            let mut unit = unit(n, 0);
+            unit.identity.kind = UnitKind::Mig {
+                parent: parent.clone(),
+                gi,
+                ci: 0,
+            };
+            unit
+        };
+        brought.report.units = vec![unit(0, 0), instance(11, 1), instance(12, 2)];
+        let split = brought.append(&mut ledger);
+        assert_eq!(
+            count(&ledger, &format!("sample WHERE run = {}", split.0)),
+            3
+        );
+        brought.report.units.pop();
+        let destroyed = brought.append(&mut ledger);
+        let gone = Absence::NotListed.code();
+        let absent = format!(
+            "sample WHERE run = {} AND sm_util_absent = {gone}",
+            destroyed.0
+        );
+        assert_eq!(count(&ledger, &absent), 1);
+        assert_eq!(
+            count(
+                &ledger,
+                &format!("unit WHERE parent = '{parent}' AND ci = 0")
+            ),
+            2
+        );
+    }
+}
