@@ -1,0 +1,220 @@
+//! The one lab of this test process: brought up at the first lease, its nodes lent to one test at a time, taken
+//! down when the process ends. What an interrupted process left behind is taken down first.
+
+use super::node::Node;
+use super::settings::Settings;
+use super::stand_in;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How many nodes the lab has.
+pub const NODES: usize = 4;
+
+/// Seconds between two health checks of a node.
+const INTERVAL_S: &str = "3";
+
+/// A lab that is up.
+pub struct Lab {
+    /// Where all of it lies.
+    pub dir: PathBuf,
+    /// The program under test.
+    pub program: PathBuf,
+    /// The stand-in library.
+    pub library: PathBuf,
+    free: Mutex<Vec<usize>>,
+    given_back: Condvar,
+}
+
+enum NoLab {
+    /// This machine or user cannot have one.
+    Skipped(String),
+    /// It should have come up.
+    Broken(String),
+}
+
+static LAB: OnceLock<Result<Lab, NoLab>> = OnceLock::new();
+/// A failed test leaves the lab's folder for a look.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// One node with this configuration and a new ledger, for this test alone. `None`: no lab can be had here.
+pub fn lease(settings: &Settings) -> Option<Node> {
+    let lab = shared()?;
+    let index = lab.take(1)[0];
+    Some(Node::prepare(lab, index, settings))
+}
+
+/// All nodes at once, for a test that stops slurmctld or counts what it is asked.
+pub fn lease_all(settings: &Settings) -> Option<Vec<Node>> {
+    let lab = shared()?;
+    Some(
+        lab.take(NODES)
+            .into_iter()
+            .map(|index| Node::prepare(lab, index, settings))
+            .collect(),
+    )
+}
+
+fn shared() -> Option<&'static Lab> {
+    match LAB.get_or_init(start) {
+        Ok(lab) => Some(lab),
+        Err(NoLab::Broken(why)) => panic!("{why}"),
+        Err(NoLab::Skipped(why)) => {
+            assert!(
+                std::env::var_os("GPU_REAPER_REQUIRE_CLUSTER").is_none(),
+                "no cluster: {why}"
+            );
+            // Past the test harness's capture, which shows nothing of a test that passes.
+            let name = std::thread::current().name().unwrap_or("?").to_owned();
+            let _ = writeln!(std::io::stderr(), "{name}: SKIPPED, no cluster: {why}");
+            None
+        }
+    }
+}
+
+fn start() -> Result<Lab, NoLab> {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(NoLab::Skipped(
+            "a lab of real slurmds needs root".to_owned(),
+        ));
+    }
+    if !Command::new("unshare")
+        .args(["-m", "true"])
+        .output()
+        .is_ok_and(|o| o.status.success())
+    {
+        return Err(NoLab::Skipped(
+            "no mount namespace can be made here (`unshare -m` fails)".to_owned(),
+        ));
+    }
+    if !Path::new("/usr/bin/apt-get").exists() {
+        return Err(NoLab::Skipped(
+            "no Debian (`apt-get` is missing)".to_owned(),
+        ));
+    }
+    let program = match std::env::var_os("GPU_REAPER_PROGRAM") {
+        Some(path) => path.into(),
+        None => PathBuf::from(env!("CARGO_BIN_EXE_gpu-reaper-hc")),
+    };
+    let lab = Lab {
+        dir: std::env::temp_dir().join("gpu-reaper-lab"),
+        program,
+        library: stand_in::build().map_err(NoLab::Broken)?,
+        free: Mutex::new((0..NODES).collect()),
+        given_back: Condvar::new(),
+    };
+    // Taken down rather than reused: a daemon of an earlier lab still sees the program of that time.
+    let _ = lab.tool(&["down", "--purge"]);
+    let mut up = vec![
+        "up",
+        "--program",
+        lab.program.to_str().unwrap_or_default(),
+        "--nodes",
+        "4",
+        "--interval",
+        INTERVAL_S,
+    ];
+    let suite = std::env::var("GPU_REAPER_SUITE").unwrap_or_default();
+    if !suite.is_empty() {
+        up.extend(["--suite", &suite]);
+    }
+    let output = lab.tool(&up);
+    if !output.status.success() {
+        return Err(NoLab::Broken(format!(
+            "the lab does not come up:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        )));
+    }
+    let _ = std::io::stderr().write_all(&output.stderr);
+    // SAFETY: `tear_down` is an extern "C" function without preconditions.
+    unsafe { libc::atexit(tear_down) };
+    Ok(lab)
+}
+
+extern "C" fn tear_down() {
+    let Some(Ok(lab)) = LAB.get() else { return };
+    if FAILED.load(Ordering::Relaxed) {
+        let _ = lab.tool(&["down"]);
+        let _ = writeln!(
+            std::io::stderr(),
+            "logs, ledgers and scenarios of the lab are left in {}",
+            lab.dir.display()
+        );
+    } else {
+        let _ = lab.tool(&["down", "--purge"]);
+    }
+}
+
+impl Lab {
+    fn take(&self, count: usize) -> Vec<usize> {
+        let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        while free.len() < count {
+            free = self
+                .given_back
+                .wait(free)
+                .unwrap_or_else(|e| e.into_inner());
+        }
+        free.drain(..count).collect()
+    }
+
+    /// A node's test is over.
+    pub fn give_back(&self, index: usize, failed: bool) {
+        FAILED.fetch_or(failed, Ordering::Relaxed);
+        self.free
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .push(index);
+        self.given_back.notify_all();
+    }
+
+    /// slurm-lab itself.
+    pub fn tool(&self, args: &[&str]) -> Output {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slurm-lab");
+        let (command, rest) = args.split_first().expect("a command of slurm-lab");
+        let mut call = Command::new(&tool);
+        call.arg(command).arg("--dir").arg(&self.dir).args(rest);
+        call.output()
+            .unwrap_or_else(|e| panic!("`{}`: {e}", tool.display()))
+    }
+
+    /// One of Slurm's commands, as an administrator gives it; its standard output.
+    pub fn slurm(&self, command: &[&str]) -> Result<String, String> {
+        let output = Command::new("/usr/bin/timeout")
+            .arg("30")
+            .arg(self.dir.join("bin").join(command[0]))
+            .args(&command[1..])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .current_dir("/")
+            .output()
+            .map_err(|e| format!("{command:?}: {e}"))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout)
+                .trim_end()
+                .to_owned()),
+            false => Err(format!(
+                "{command:?}: {}: {}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim_end()
+            )),
+        }
+    }
+}
+
+/// Whether `held` comes to be within `ceiling`.
+pub fn comes_to_be(ceiling: Duration, mut held: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + ceiling;
+    loop {
+        if held() {
+            return true;
+        }
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
