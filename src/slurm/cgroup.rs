@@ -1,6 +1,6 @@
-//! Which job a process belongs to, from the text of `/proc/PID/cgroup`. Five layouts are known: v1 and v2, each with and without the node's name in the path, and the
-//! SLUID folders of 26.05. A path that is Slurm's and not understood stays Slurm's: it names no job, and it
-//! is nobody else's either.
+//! Which job a process belongs to, from the text of `/proc/PID/cgroup`. Five layouts are known: v1 and v2,
+//! each with and without the node's name in the path, and the SLUID folders of 26.05. A path that is Slurm's
+//! and not understood stays Slurm's: it names no job, and it is nobody else's either.
 
 mod folders;
 
@@ -13,9 +13,9 @@ use crate::model::JobId;
 pub enum JobTag {
     /// Of this job.
     Job(JobId),
-    /// Of the job that has this SLUID (26.05 on, cgroup v2): its id is in the registration, or Slurm's to say.
+    /// Of the job that has this SLUID (26.05 on, cgroup v2): a registration knows its id, or Slurm.
     Sluid(String),
-    /// Slurm's, with no job that could be read: slurmd itself, any job under proctrack/linuxproc, a new layout.
+    /// Slurm's, with no job that could be read: slurmd, any job under proctrack/linuxproc, a new layout.
     Slurm,
     /// Not Slurm's.
     NotSlurm,

@@ -48,49 +48,48 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
         .iter()
         .any(|e| ["shard", "mps"].contains(&e.name) && e.count > 0);
     entries.retain(|e| e.name == "gpu");
-    if entries.is_empty() {
-        return Ok(Gpus {
-            count: 0,
-            indices: Some(Vec::new()),
-            shares,
-        });
-    }
-    if entries.iter().all(|e| e.indices.is_some()) {
-        let mut indices: Vec<u64> = entries
-            .iter()
-            .filter_map(|e| e.indices.as_deref())
-            .flatten()
-            .copied()
-            .collect();
-        indices.sort_unstable();
-        if indices.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(bad("an index is named twice"));
+    let (count, indices) = match all_indices(&entries) {
+        Some(set) => {
+            let set = set.map_err(bad)?;
+            (set.len() as u32, Some(set))
         }
-        let indices: Vec<GresIndex> = indices.into_iter().map(|i| GresIndex(i as u32)).collect();
-        return Ok(Gpus {
-            count: indices.len() as u32,
-            indices: Some(indices),
-            shares,
-        });
-    }
-    let sum = |typed: bool| {
-        entries
-            .iter()
-            .filter(|e| e.typed == typed)
-            .map(|e| e.count)
-            .sum::<u32>()
-    };
-    // `gres/gpu=2,gres/gpu:a100=2` says one thing twice (PrincetonUniversity/jobstats#53).
-    let count = match (sum(false), sum(true)) {
-        (0, typed) => typed,
-        (untyped, typed) if typed <= untyped => untyped,
-        _ => return Err(bad("more of one type than in all")),
+        None => (total(&entries).map_err(bad)?, None),
     };
     Ok(Gpus {
         count,
-        indices: None,
+        indices,
         shares,
     })
+}
+
+/// The indices of all entries together; `None` where one of them does not say.
+fn all_indices(entries: &[Entry<'_>]) -> Option<Result<Vec<GresIndex>, &'static str>> {
+    let sets: Vec<&[u64]> = entries
+        .iter()
+        .map(|e| e.indices.as_deref())
+        .collect::<Option<_>>()?;
+    let mut indices = sets.concat();
+    indices.sort_unstable();
+    if indices.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Some(Err("an index is named twice"));
+    }
+    Some(Ok(indices
+        .into_iter()
+        .map(|i| GresIndex(i as u32))
+        .collect()))
+}
+
+/// `gres/gpu=2,gres/gpu:a100=2` says one thing twice (PrincetonUniversity/jobstats#53).
+fn total(entries: &[Entry<'_>]) -> Result<u32, &'static str> {
+    let sum = |typed: bool| {
+        let counts = entries.iter().filter(|e| e.typed == typed).map(|e| e.count);
+        counts.fold(0u32, u32::saturating_add)
+    };
+    match (sum(false), sum(true)) {
+        (0, typed) => Ok(typed),
+        (untyped, typed) if typed <= untyped => Ok(untyped),
+        _ => Err("more of one type than in all"),
+    }
 }
 
 /// `[gres/|gres:]name[:type][:count][(IDX:...)|(S:...)|(CNT:n)|(shares)]` or `name[:type]=count`.
@@ -106,10 +105,9 @@ fn entry(item: &str) -> Option<Entry<'_>> {
         ),
         None => (item, None),
     };
-    let (spec, equals) = match spec.split_once('=') {
-        Some((spec, count)) => (spec, Some(count)),
-        None => (spec, None),
-    };
+    let (spec, equals) = spec
+        .split_once('=')
+        .map_or((spec, None), |(spec, count)| (spec, Some(count)));
     let fields: Vec<&str> = spec.split(':').collect();
     let name = *fields.first().filter(|n| !n.is_empty())?;
     let last = fields.last().filter(|_| fields.len() > 1);
@@ -135,9 +133,8 @@ fn entry(item: &str) -> Option<Entry<'_>> {
         Some(ranges) => Some(index_set(ranges)?),
         None => None,
     };
-    let from_note = note.and_then(|n| n.strip_prefix("CNT:")).map(number);
-    let count = match from_note {
-        Some(count) => count?,
+    let count = match note.and_then(|n| n.strip_prefix("CNT:")) {
+        Some(count) => number(count)?,
         None => counted.unwrap_or(1),
     };
     let contradicted = indices

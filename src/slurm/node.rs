@@ -31,7 +31,8 @@ pub struct NodeStatus {
     pub base: NodeBase,
     /// Its flags, lower case, in Slurm's order: `drain`, `completing`, `not_responding`, ...
     pub flags: Vec<String>,
-    /// The Reason, byte for byte, where there is one.
+    /// The Reason, byte for byte, where there is one. It proves no drain: 24.11 keeps it after UNDRAIN for as
+    /// long as the node has not answered (measured).
     pub reason: Option<String>,
 }
 

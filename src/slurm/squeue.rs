@@ -265,14 +265,14 @@ mod tests {
     fn a_row_of_every_version_becomes_a_job() {
         for version in ["22.05.8", "24.11.5", "26.05.5"] {
             let path = format!(
-                "{}/fixtures/slurm/{version}/squeue-job.out",
+                "{}/fixtures/slurm/{version}/squeue-array.out",
                 env!("CARGO_MANIFEST_DIR")
             );
             let rows = parse(&std::fs::read_to_string(path).unwrap(), 12).unwrap();
-            let listed = one_of(rows, id(9)).unwrap().unwrap();
+            let listed = one_of(rows, id(2)).unwrap().unwrap();
             let details = started(&listed);
             assert_eq!(details.state, JobState::Running);
-            assert_eq!(details.display_id, "9_2", "{version}");
+            assert_eq!(details.display_id, "2_2", "{version}");
             assert!(details.start_unix_s > 1_700_000_000);
             assert_eq!(details.restart, Reading::Measured(0));
             assert_eq!(
