@@ -242,7 +242,7 @@ impl Case {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
             Outcome::Done if asked == Verdict::Cancel => {
                 let details = questions::over(self.job(), JobState::Completing);
-                ledger.set_details(self.job().id, &details, setting.now)?;
+                ledger.set_details(self.job().id, &details)?;
                 self.history.job.details = Some(details);
                 self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
             }

@@ -115,7 +115,7 @@ pub fn details(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<O
     let told = told(setting, job);
     match told {
         Ok(details) => {
-            ledger.set_details(job.id, &details, setting.now)?;
+            ledger.set_details(job.id, &details)?;
             // A job that does not run is asked about again, with back-off: it may go on.
             match details.state {
                 JobState::Running => ledger.answered(&subject, details.state.word(), setting.now)?,
