@@ -35,7 +35,12 @@ pub enum Deed {
 }
 
 /// Drains this node for the warrant's finding.
-pub fn drain(warrant: DrainWarrant, job: &JobRun, look: &mut Look, desk: &mut Desk) -> Result<Deed, LedgerError> {
+pub fn drain(
+    warrant: DrainWarrant,
+    job: &JobRun,
+    look: &mut Look,
+    desk: &mut Desk,
+) -> Result<Deed, LedgerError> {
     let finding = warrant.finding();
     let before = match look.before_drain(job, finding, desk) {
         Ok(node) => node,
@@ -71,7 +76,12 @@ fn drained(told: &Answer<()>, seen: Answer<NodeStatus>, reason: &str) -> (Outcom
 }
 
 /// Cancels exactly the job run that was judged.
-pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut Desk) -> Result<Deed, LedgerError> {
+pub fn cancel(
+    warrant: CancelWarrant,
+    job: &JobRun,
+    look: &mut Look,
+    desk: &mut Desk,
+) -> Result<Deed, LedgerError> {
     let finding = warrant.finding();
     let target = match look.before_cancel(job, &warrant, desk) {
         Ok(target) => target,
@@ -90,7 +100,11 @@ pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut 
         desk.now,
     )?;
     if look.admin_comment {
-        leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
+        leave_comment(
+            &target,
+            &reason::comment(job, finding, desk.now),
+            desk.slurm,
+        );
     }
     let told = desk.slurm.cancel(&target);
     let (outcome, detail) = cancelled(&told, job, desk.slurm);
@@ -100,10 +114,12 @@ pub fn cancel(warrant: CancelWarrant, job: &JobRun, look: &mut Look, desk: &mut 
 
 /// Says why in the job's AdminComment, unless somebody else's words stand there.
 fn leave_comment(target: &str, text: &str, slurm: &Slurm) {
-    let told = slurm.has_admin_comment(target).and_then(|there| match there {
-        true => Ok("left as it is: somebody's words stand there"),
-        false => slurm.admin_comment(target, text).map(|()| "written"),
-    });
+    let told = slurm
+        .has_admin_comment(target)
+        .and_then(|there| match there {
+            true => Ok("left as it is: somebody's words stand there"),
+            false => slurm.admin_comment(target, text).map(|()| "written"),
+        });
     match told {
         Ok(words) => tracing::info!(job = target, "AdminComment {words}"),
         Err(silence) => tracing::warn!(job = target, "AdminComment not written: {silence}"),
@@ -119,7 +135,10 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
         }
         (Err(silence), _) => (silence.outcome(), silence.to_string()),
         // scancel returns before the job's processes are told.
-        (Ok(()), _) => (Outcome::Unknown, "scancel was taken; the job still runs".to_owned()),
+        (Ok(()), _) => (
+            Outcome::Unknown,
+            "scancel was taken; the job still runs".to_owned(),
+        ),
     }
 }
 
@@ -127,7 +146,11 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
 const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
-pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+pub fn reconcile(
+    action: &ActionRecord,
+    job: &JobRun,
+    desk: &mut Desk,
+) -> Result<Option<Outcome>, LedgerError> {
     let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
@@ -146,7 +169,8 @@ pub fn reconcile(action: &ActionRecord, job: &JobRun, desk: &mut Desk) -> Result
         Some(false) if old => Outcome::Failed,
         _ => return Ok(None),
     };
-    desk.ledger.end_action(action.id, outcome, "found by looking", true)?;
+    desk.ledger
+        .end_action(action.id, outcome, "found by looking", true)?;
     Ok(Some(outcome))
 }
 
@@ -163,7 +187,10 @@ pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> 
         Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
     };
     if !node.drained_as(reason) {
-        desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
+        desk.ledger.mark_lifted(
+            drain.id,
+            &format!("lifted or changed by somebody else: {node}"),
+        )?;
         return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
     }
     if !node.plain() {
@@ -175,6 +202,9 @@ pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> 
             desk.ledger.mark_lifted(drain.id, "released by us")?;
             Ok(Deed::Ended(Outcome::Lifted, after.to_string()))
         }
-        _ => Ok(Deed::Ended(Outcome::Unknown, told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()))),
+        _ => Ok(Deed::Ended(
+            Outcome::Unknown,
+            told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()),
+        )),
     }
 }

@@ -24,7 +24,9 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
     let mut stage = Stage::set(&scenario)?;
     let runs = scenario.runs();
     let first_ms = runs.first().copied().unwrap_or(0);
-    say("A node with 8 GPUs, three jobs, mode: observe. Simulated GPUs and clock; everything else is the real run.\n\n");
+    say(
+        "A node with 8 GPUs, three jobs, mode: observe. Simulated GPUs and clock; everything else is the real run.\n\n",
+    );
     for (job, about) in JOBS {
         say(&format!("  job {job}: {about}\n"));
     }
@@ -36,14 +38,21 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
             let state = stage.in_short(*job)?;
             if state.kind != *last {
                 let clock = (at_ms - first_ms) / 60_000;
-                say(&format!("  {:02}:{:02}  {job}  {}\n", clock / 60, clock % 60, state.words));
+                say(&format!(
+                    "  {:02}:{:02}  {job}  {}\n",
+                    clock / 60,
+                    clock % 60,
+                    state.words
+                ));
                 *last = state.kind;
                 std::thread::sleep(pace);
             }
         }
     }
     let (told, hours) = (runs_words(&scenario), stage.wasted()?);
-    say(&format!("\n{told}. {hours:.1} GPU-hours certified as wasted; observe mode drained and cancelled nothing.\n"));
+    say(&format!(
+        "\n{told}. {hours:.1} GPU-hours certified as wasted; observe mode drained and cancelled nothing.\n"
+    ));
     say("Why, for the first of them:  gpu-reaper-hc --explain 4242\n\n");
     say(&stage.page(4242)?);
     Ok(())
@@ -52,5 +61,9 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
 fn runs_words(scenario: &Scenario) -> String {
     let runs = scenario.runs();
     let length_ms = runs.last().unwrap_or(&0) - runs.first().unwrap_or(&0);
-    format!("{} runs over {} of a node's time", runs.len(), human_ms(length_ms))
+    format!(
+        "{} runs over {} of a node's time",
+        runs.len(),
+        human_ms(length_ms)
+    )
 }

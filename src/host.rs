@@ -208,7 +208,10 @@ pub fn alarm(deadline: std::time::Duration) {
     let seconds = deadline.as_secs().clamp(1, 3600) as libc::c_uint;
     // SAFETY: the handler does nothing but what is safe in one.
     unsafe {
-        libc::signal(libc::SIGALRM, give_up as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        libc::signal(
+            libc::SIGALRM,
+            give_up as extern "C" fn(libc::c_int) as libc::sighandler_t,
+        );
         libc::alarm(seconds);
     }
 }

@@ -32,11 +32,11 @@ mod prune;
 mod questions;
 mod replay;
 mod sample;
-mod units;
 mod schema;
 #[cfg(test)]
 mod testing;
 mod unit;
+mod units;
 
 pub use actions::{Deed, NewAction, OpenDrain, UnsettledAction};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};

@@ -5,8 +5,8 @@ use clap::Parser;
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
 use gpu_reaper_hc::explain::{self, Asked};
-use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
 use gpu_reaper_hc::gpu::driver;
+use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
 use gpu_reaper_hc::ledger::Ledger;
 use gpu_reaper_hc::model::Now;
 use gpu_reaper_hc::place::Place;
@@ -29,11 +29,16 @@ fn main() -> ExitCode {
         (Some(Command::Demo), _) => show_demo(),
         (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, s, now| {
             let _ = s;
-            prolog::run(p, run::opening(c, prolog::LEDGER_WAIT), now, &prolog::process_env)
+            prolog::run(
+                p,
+                run::opening(c, prolog::LEDGER_WAIT),
+                now,
+                &prolog::process_env,
+            )
         }),
-        (Some(Command::Epilog), _) => {
-            hook(&cli.common, "epilog", |c, p, s, now| epilog::run(c, p, s, now, &prolog::process_env))
-        }
+        (Some(Command::Epilog), _) => hook(&cli.common, "epilog", |c, p, s, now| {
+            epilog::run(c, p, s, now, &prolog::process_env)
+        }),
         (None, None) => health_check(&cli.common, started),
     }
 }
@@ -49,7 +54,11 @@ fn complain(text: &str) {
 }
 
 fn config_file(common: &Common) -> Option<PathBuf> {
-    let by_environment = || std::env::var_os("GPU_REAPER_CONFIG").filter(|v| !v.is_empty()).map(PathBuf::from);
+    let by_environment = || {
+        std::env::var_os("GPU_REAPER_CONFIG")
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     common.config.clone().or_else(by_environment)
 }
 
@@ -71,9 +80,15 @@ fn load_or_complain(common: &Common, instead: &str) -> Option<Config> {
 }
 
 fn place(common: &Common, config: &Config) -> Result<Place, String> {
-    let by_environment = std::env::var("SLURMD_NODENAME").ok().filter(|n| !n.is_empty());
+    let by_environment = std::env::var("SLURMD_NODENAME")
+        .ok()
+        .filter(|n| !n.is_empty());
     let said = common.node.clone().or(by_environment);
-    Place::find(&config.state_dir, said.as_deref(), host::short_hostname().ok())
+    Place::find(
+        &config.state_dir,
+        said.as_deref(),
+        host::short_hostname().ok(),
+    )
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
@@ -83,7 +98,9 @@ fn slurm(config: &Config, place: &Place) -> Slurm {
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
 fn health_check(common: &Common, started: Instant) -> ExitCode {
-    let Some(config) = load_or_complain(common, "nothing was judged or done") else { return ExitCode::from(1) };
+    let Some(config) = load_or_complain(common, "nothing was judged or done") else {
+        return ExitCode::from(1);
+    };
     let place = match place(common, &config) {
         Ok(place) => place,
         Err(why) => {
@@ -136,21 +153,33 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
             let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
             return run::run(setting, &mut eyes).map_err(|t| t.to_string());
         }
-        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
-        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
+        GpuSourceKind::Nvml => SourcePlan::Nvml {
+            library: gpu.library.clone(),
+        },
+        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi {
+            program: nvidia_smi(),
+        },
     };
     let deadline = match gpu.deadline {
         Auto::Set(deadline) => deadline,
         Auto::Auto => driver::default_deadline(),
     };
-    let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
+    let plan = Plan {
+        source,
+        deadline,
+        lock: setting.place.dir.join("probe.lock"),
+    };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
     run::run(setting, &mut eyes).map_err(|t| t.to_string())
 }
 
 /// Where nvidia-smi lies; slurmd gives no PATH.
 fn nvidia_smi() -> PathBuf {
-    let places = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/opt/bin/nvidia-smi"];
+    let places = [
+        "/usr/bin/nvidia-smi",
+        "/usr/local/bin/nvidia-smi",
+        "/opt/bin/nvidia-smi",
+    ];
     let found = places.iter().map(PathBuf::from).find(|p| p.exists());
     found.unwrap_or_else(|| PathBuf::from(places[0]))
 }
@@ -169,7 +198,8 @@ fn hook(
     act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<String, String>,
 ) -> ExitCode {
     // A broken configuration names no state folder; the job is found later by itself.
-    let Some(config) = load_or_complain(common, "the defaults were used for this hook").or_else(|| Some(config::defaults()))
+    let Some(config) = load_or_complain(common, "the defaults were used for this hook")
+        .or_else(|| Some(config::defaults()))
     else {
         return ExitCode::SUCCESS;
     };
@@ -185,12 +215,20 @@ fn hook(
 
 fn explain_job(common: &Common, job: &str) -> ExitCode {
     const UNREADABLE: u8 = 17;
-    let Some(config) = load_or_complain(common, "nothing was explained") else { return ExitCode::from(UNREADABLE) };
+    let Some(config) = load_or_complain(common, "nothing was explained") else {
+        return ExitCode::from(UNREADABLE);
+    };
     let told = place(common, &config).and_then(|place| {
         let now = host::now()?;
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2))
+            .map_err(|e| e.to_string())?;
         let slurm = slurm(&config, &place);
-        let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
+        let asked = Asked {
+            config: &config,
+            place: &place,
+            now: &now,
+            slurm: &slurm,
+        };
         explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())
     });
     match told {
@@ -222,7 +260,10 @@ fn configuration(common: &Common, what: ConfigCommand) -> ExitCode {
                 for note in &config.notes {
                     say(&format!("note: {note}\n"));
                 }
-                let file = config.file.as_ref().map_or("defaults".to_owned(), |f| f.display().to_string());
+                let file = config
+                    .file
+                    .as_ref()
+                    .map_or("defaults".to_owned(), |f| f.display().to_string());
                 say(&format!("ok: {file}\n"));
             }
             ExitCode::SUCCESS

@@ -72,7 +72,13 @@ impl Absence {
         use Absence::*;
         matches!(
             self,
-            DeadlinePassed | DriverNotLoaded | LibraryNotFound | VersionMismatch | WorkerStuck | ControlRefused | SourceFailed
+            DeadlinePassed
+                | DriverNotLoaded
+                | LibraryNotFound
+                | VersionMismatch
+                | WorkerStuck
+                | ControlRefused
+                | SourceFailed
         )
     }
 }
@@ -191,7 +197,10 @@ mod tests {
         let json = |r: Reading<u32>| serde_json::to_string(&r).unwrap();
         assert_eq!(json(Measured(97)), r#"{"value":97}"#);
         assert_eq!(json(Measured(0)), r#"{"value":0}"#);
-        assert_eq!(json(Absent(Absence::NotSupported)), r#"{"value":null,"absent":"not_supported"}"#);
+        assert_eq!(
+            json(Absent(Absence::NotSupported)),
+            r#"{"value":null,"absent":"not_supported"}"#
+        );
     }
 
     #[test]

@@ -22,12 +22,19 @@ pub struct Look<'a> {
 
 impl Look<'_> {
     /// Everything a drain needs to be true now. Gives the node as it was.
-    pub fn before_drain(&mut self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<NodeStatus, String> {
+    pub fn before_drain(
+        &mut self,
+        job: &JobRun,
+        finding: &Finding,
+        desk: &Desk,
+    ) -> Result<NodeStatus, String> {
         self.job_is_the_judged_one(job, finding, desk)?;
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
         if node.drained() {
-            return Err(format!("the node is already drained by somebody else: {node}"));
+            return Err(format!(
+                "the node is already drained by somebody else: {node}"
+            ));
         }
         if !node.plain() {
             return Err(format!("the node is {node}"));
@@ -37,10 +44,17 @@ impl Look<'_> {
     }
 
     /// Everything a cancel needs to be true now. Gives the id that scancel takes.
-    pub fn before_cancel(&mut self, job: &JobRun, warrant: &CancelWarrant, desk: &Desk) -> Result<String, String> {
+    pub fn before_cancel(
+        &mut self,
+        job: &JobRun,
+        warrant: &CancelWarrant,
+        desk: &Desk,
+    ) -> Result<String, String> {
         let details = self.job_is_the_judged_one(job, warrant.finding(), desk)?;
         if details.is_het() {
-            return Err("a component of a heterogeneous job; ending it would end the others".to_owned());
+            return Err(
+                "a component of a heterogeneous job; ending it would end the others".to_owned(),
+            );
         }
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
@@ -52,10 +66,20 @@ impl Look<'_> {
         Ok(details.display_id)
     }
 
-    fn job_is_the_judged_one(&self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<JobDetails, String> {
+    fn job_is_the_judged_one(
+        &self,
+        job: &JobRun,
+        finding: &Finding,
+        desk: &Desk,
+    ) -> Result<JobDetails, String> {
         let details = match told(desk.slurm.job(job.registration.job), "the job")? {
-            Some(Listed { details: Some(details), .. }) => details,
-            Some(Listed { state, .. }) => return Err(format!("Slurm says the job is {}", state.word())),
+            Some(Listed {
+                details: Some(details),
+                ..
+            }) => details,
+            Some(Listed { state, .. }) => {
+                return Err(format!("Slurm says the job is {}", state.word()));
+            }
             None => return Err("Slurm no longer lists the job".to_owned()),
         };
         if details.state != JobState::Running {
@@ -68,7 +92,12 @@ impl Look<'_> {
         let mut looked = job.clone();
         looked.details = Some(self.with_name(job.registration.job, details.clone(), desk)?);
         let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
-        match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
+        match exempt(
+            &self.rules.exemptions,
+            &looked,
+            finding.units.len() as u32,
+            age_ms,
+        ) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(format!("exempt by {why}")),
             Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
@@ -76,9 +105,17 @@ impl Look<'_> {
     }
 
     /// The name, asked for only where an exemption needs it.
-    fn with_name(&self, job: JobId, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
+    fn with_name(
+        &self,
+        job: JobId,
+        mut details: JobDetails,
+        desk: &Desk,
+    ) -> Result<JobDetails, String> {
         if self.rules.exemptions.name_pattern.is_some() {
-            details.name = Reading::Measured(told(desk.slurm.name(job, &details.display_id), "the job's name")?);
+            details.name = Reading::Measured(told(
+                desk.slurm.name(job, &details.display_id),
+                "the job's name",
+            )?);
         }
         Ok(details)
     }
@@ -86,15 +123,29 @@ impl Look<'_> {
     fn gpus_are_quiet(&mut self, finding: &Finding) -> Result<(), String> {
         let report = match (self.gpus)() {
             Reading::Measured(report) => report,
-            Reading::Absent(why) => return Err(format!("the GPUs could not be read once more: {}", why.words())),
+            Reading::Absent(why) => {
+                return Err(format!(
+                    "the GPUs could not be read once more: {}",
+                    why.words()
+                ));
+            }
         };
         for unit in &finding.units {
-            let seen = report.units.iter().find(|s| s.identity.uuid.measured() == Some(&unit.uuid));
-            let Some(seen) = seen else { return Err(format!("GPU {} is no longer listed", unit.index)) };
+            let seen = report
+                .units
+                .iter()
+                .find(|s| s.identity.uuid.measured() == Some(&unit.uuid));
+            let Some(seen) = seen else {
+                return Err(format!("GPU {} is no longer listed", unit.index));
+            };
             match level::peak(seen.readings.sm_util, &seen.readings.sm_peak) {
                 Reading::Measured(peak) if peak.get() < self.rules.thresholds.util_pct => {}
-                Reading::Measured(peak) => return Err(format!("GPU {} works again: {peak}", unit.index)),
-                Reading::Absent(why) => return Err(format!("GPU {} not readable: {}", unit.index, why.words())),
+                Reading::Measured(peak) => {
+                    return Err(format!("GPU {} works again: {peak}", unit.index));
+                }
+                Reading::Absent(why) => {
+                    return Err(format!("GPU {} not readable: {}", unit.index, why.words()));
+                }
             }
         }
         Ok(())
@@ -114,11 +165,16 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
     let r = &job.registration;
     match details.restart {
         Reading::Measured(n) if n != r.restart => {
-            return Err(format!("requeued meanwhile: restart {n}, judged was {}", r.restart));
+            return Err(format!(
+                "requeued meanwhile: restart {n}, judged was {}",
+                r.restart
+            ));
         }
         Reading::Measured(_) => {}
         Reading::Absent(_) if r.start.source == StartSource::Slurm => {}
-        Reading::Absent(why) => return Err(format!("its restart count is not known: {}", why.words())),
+        Reading::Absent(why) => {
+            return Err(format!("its restart count is not known: {}", why.words()));
+        }
     }
     let registered_s = r.start.wall.0.div_euclid(1000);
     let same = match r.start.source {
@@ -126,7 +182,14 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
         // The Prolog of Slurm before 23.02 knows no start time; it ran after the start. A second of rounding.
         StartSource::Registration => details.start_unix_s <= registered_s + 1,
     };
-    if same { Ok(()) } else { Err(format!("another start: {} in Slurm, {registered_s} judged", details.start_unix_s)) }
+    if same {
+        Ok(())
+    } else {
+        Err(format!(
+            "another start: {} in Slurm, {registered_s} judged",
+            details.start_unix_s
+        ))
+    }
 }
 
 fn told<T>(answer: Answer<T>, what: &str) -> Result<T, String> {

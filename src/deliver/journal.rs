@@ -12,7 +12,9 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 /// Whether journald takes datagrams now. tracing-journald's own socket blocks, and one that is bound but not read
 /// would hang every run from the eleventh on (measured; facts of the crates).
 fn takes_datagrams(socket: &Path) -> bool {
-    let Ok(probe) = UnixDatagram::unbound() else { return false };
+    let Ok(probe) = UnixDatagram::unbound() else {
+        return false;
+    };
     probe.set_nonblocking(true).is_ok() && probe.send_to(&[], socket).is_ok()
 }
 
@@ -61,7 +63,10 @@ mod tests {
         assert!(!takes_datagrams(&socket));
         let unread = UnixDatagram::bind(&socket).unwrap();
         let taken = (0..10_000).take_while(|_| takes_datagrams(&socket)).count();
-        assert!(taken > 0 && taken < 10_000, "the queue of an unread socket fills: {taken}");
+        assert!(
+            taken > 0 && taken < 10_000,
+            "the queue of an unread socket fills: {taken}"
+        );
         drop(unread);
         assert!(!takes_datagrams(&socket));
     }

@@ -10,10 +10,14 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
     match answer {
         Answer::Told(told) => page(told),
         Answer::Ended { when, case } => {
-            let case = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
+            let case = case
+                .as_ref()
+                .and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
             json!({ "schema": 1, "job": id, "judgement": "ended", "because": when, "case_file": case })
         }
-        Answer::OtherNode(node) => json!({ "schema": 1, "job": id, "judgement": "other_node", "node": node }),
+        Answer::OtherNode(node) => {
+            json!({ "schema": 1, "job": id, "judgement": "other_node", "node": node })
+        }
         Answer::Unknown => json!({ "schema": 1, "job": id, "judgement": "unknown_job" }),
     }
 }
@@ -22,9 +26,9 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
 pub fn page(told: &Told) -> Value {
     let job = &told.history.job;
     let because = match &told.assessment.judgement {
-        Judgement::Spared { because, .. } | Judgement::Unjudged { because, .. } | Judgement::Alive { because } => {
-            Some(because.clone())
-        }
+        Judgement::Spared { because, .. }
+        | Judgement::Unjudged { because, .. }
+        | Judgement::Alive { because } => Some(because.clone()),
         Judgement::Breaching(f) => Some(crate::run::cases::facts(f)),
     };
     let finding = told.finding();

@@ -21,16 +21,28 @@ pub fn answer(answer: &Answer, id: &str) -> String {
     let id = id.escape_debug();
     match answer {
         Answer::Told(told) => page(told),
-        Answer::Ended { when, case: Some(case) } => match serde_json::from_str::<serde_json::Value>(&case.body) {
-            Ok(body) => format!("job {id} {when}; as it stood then:\n\n{}", body["page"].as_str().unwrap_or(&case.body)),
+        Answer::Ended {
+            when,
+            case: Some(case),
+        } => match serde_json::from_str::<serde_json::Value>(&case.body) {
+            Ok(body) => format!(
+                "job {id} {when}; as it stood then:\n\n{}",
+                body["page"].as_str().unwrap_or(&case.body)
+            ),
             Err(_) => format!("job {id} {when}; its case file is not readable\n"),
         },
         Answer::Ended { when, case: None } => {
-            format!("job {id} {when}; no finding and no action was recorded for it, so no case file was kept\n")
+            format!(
+                "job {id} {when}; no finding and no action was recorded for it, so no case file was kept\n"
+            )
         }
-        Answer::OtherNode(node) => format!("job {id} is known to node {node} of this host: ask with --node {node}\n"),
+        Answer::OtherNode(node) => {
+            format!("job {id} is known to node {node} of this host: ask with --node {node}\n")
+        }
         Answer::Unknown => {
-            format!("job {id} is not known here: never registered on this node, or before this ledger was begun\n")
+            format!(
+                "job {id} is not known here: never registered on this node, or before this ledger was begun\n"
+            )
         }
     }
 }
@@ -42,8 +54,14 @@ pub fn page(told: &Told) -> String {
     let _ = writeln!(out, "verdict   {}", verdict(told));
     if let Some(f) = told.finding() {
         let established = f.established_wall(&told.now).rfc3339();
-        let _ = writeln!(out, "since     {}, established {established}", f.since_wall.rfc3339());
-        let by = f.capped_by.as_ref().map_or(String::new(), |(guard, why)| format!(" (`{}`: {why})", guard.word()));
+        let _ = writeln!(
+            out,
+            "since     {}, established {established}",
+            f.since_wall.rfc3339()
+        );
+        let by = f.capped_by.as_ref().map_or(String::new(), |(guard, why)| {
+            format!(" (`{}`: {why})", guard.word())
+        });
         let _ = writeln!(out, "may ask   {} at most{by}", f.cap);
     }
     guards(&mut out, told);
@@ -56,7 +74,9 @@ pub fn page(told: &Told) -> String {
 pub fn verdict(told: &Told) -> String {
     match &told.assessment.judgement {
         Judgement::Spared { guard, because } => format!("spared by `{}`: {because}", guard.word()),
-        Judgement::Unjudged { guard, because } => format!("not judged (`{}`): {because}", guard.word()),
+        Judgement::Unjudged { guard, because } => {
+            format!("not judged (`{}`): {because}", guard.word())
+        }
         Judgement::Alive { because } => format!("alive: {because}"),
         Judgement::Breaching(finding) => facts(finding),
     }
@@ -77,7 +97,12 @@ fn head(out: &mut String, told: &Told) {
         let _ = writeln!(out, "name      {}", name.escape_debug());
     }
     let started = r.start.wall.rfc3339();
-    let _ = writeln!(out, "run       restart {}, started {started}, {} ago", r.restart, human_ms(age_ms));
+    let _ = writeln!(
+        out,
+        "run       restart {}, started {started}, {} ago",
+        r.restart,
+        human_ms(age_ms)
+    );
     for other in &told.other_runs {
         let _ = writeln!(out, "          another run of this job: {other}");
     }
@@ -87,7 +112,13 @@ fn guards(out: &mut String, told: &Told) {
     let _ = writeln!(out, "\n{:<15} {:<6} {:<52} limit", "guard", "holds", "saw");
     for g in &told.assessment.guards {
         let holds = if g.held { "yes" } else { "no" };
-        let _ = writeln!(out, "{:<15} {holds:<6} {:<52} {}", g.name.word(), g.saw, g.limit);
+        let _ = writeln!(
+            out,
+            "{:<15} {holds:<6} {:<52} {}",
+            g.name.word(),
+            g.saw,
+            g.limit
+        );
     }
     if let Some(limits) = &told.assessment.limits {
         for adapted in &limits.adapted {
@@ -101,14 +132,28 @@ fn units(out: &mut String, told: &Told) {
         let _ = writeln!(out, "\nno sample of this job run yet");
         return;
     };
-    let _ = writeln!(out, "\nunits, as of {} ({} samples kept)", newest.wall.rfc3339(), told.history.ticks.len());
+    let _ = writeln!(
+        out,
+        "\nunits, as of {} ({} samples kept)",
+        newest.wall.rfc3339(),
+        told.history.ticks.len()
+    );
     for (u, unit) in told.assessment.units.iter().enumerate() {
         let seen = &newest.units[u];
-        let _ = writeln!(out, "GPU {:<3} {}  quiet for {}", unit.unit.index, unit.unit.uuid, human_ms(unit.quiet_ms));
+        let _ = writeln!(
+            out,
+            "GPU {:<3} {}  quiet for {}",
+            unit.unit.index,
+            unit.unit.uuid,
+            human_ms(unit.quiet_ms)
+        );
         let _ = writeln!(out, "        {}", readings(seen));
         let _ = writeln!(out, "        {}", timeline(told, u));
     }
-    let _ = writeln!(out, "        oldest left, newest right: # busy  : low  . zero  ~ spin-shaped  ? not readable  | a hole");
+    let _ = writeln!(
+        out,
+        "        oldest left, newest right: # busy  : low  . zero  ~ spin-shaped  ? not readable  | a hole"
+    );
 }
 
 fn or_why<T>(reading: &Reading<T>, words: impl Fn(&T) -> String) -> String {
@@ -123,7 +168,11 @@ fn readings(seen: &Observation) -> String {
         "utilization {} (memory controller {}); memory {}; power {}; processes {}",
         or_why(&level::peak(seen.sm_util, &seen.sm_peak), |p| p.to_string()),
         or_why(&seen.mem_util, |p| p.to_string()),
-        or_why(&seen.memory, |m| format!("{} of {}", m.used.human(), m.total.human())),
+        or_why(&seen.memory, |m| format!(
+            "{} of {}",
+            m.used.human(),
+            m.total.human()
+        )),
         or_why(&seen.power, |p| p.watts()),
         or_why(&seen.processes, |p| p.compute.to_string()),
     )
@@ -133,7 +182,11 @@ fn readings(seen: &Observation) -> String {
 fn timeline(told: &Told, unit: usize) -> String {
     const WIDTH: usize = 64;
     let ticks = &told.history.ticks;
-    let gap_ms = told.assessment.limits.as_ref().map_or(i64::MAX, |l| l.gap_ms);
+    let gap_ms = told
+        .assessment
+        .limits
+        .as_ref()
+        .map_or(i64::MAX, |l| l.gap_ms);
     let newest = &ticks[ticks.len().saturating_sub(WIDTH)..];
     let mut line = String::new();
     for (t, tick) in newest.iter().enumerate() {
@@ -150,7 +203,11 @@ fn sign(seen: &Observation) -> char {
         Reading::Absent(_) => '?',
         Reading::Measured(p) if p.get() == 0 => '.',
         Reading::Measured(p) if p.get() < 15 => ':',
-        Reading::Measured(p) if p.get() >= 95 && seen.mem_util.measured().is_some_and(|m| m.get() <= 1) => '~',
+        Reading::Measured(p)
+            if p.get() >= 95 && seen.mem_util.measured().is_some_and(|m| m.get() <= 1) =>
+        {
+            '~'
+        }
         Reading::Measured(_) => '#',
     }
 }
@@ -158,20 +215,41 @@ fn sign(seen: &Observation) -> char {
 fn deeds(out: &mut String, told: &Told) {
     let _ = writeln!(out);
     for a in &told.actions {
-        let detail = if a.detail.is_empty() { String::new() } else { format!(": {}", a.detail.escape_debug()) };
+        let detail = if a.detail.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", a.detail.escape_debug())
+        };
         let outcome = format!("{:?}", a.outcome).to_lowercase();
-        let _ = writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.verdict.word(), a.wall.rfc3339(), a.run.0);
+        let _ = writeln!(
+            out,
+            "{:<8} {} {outcome} (run {}){detail}",
+            a.verdict.word(),
+            a.wall.rfc3339(),
+            a.run.0
+        );
         if let Some(reason) = &a.reason {
             let _ = writeln!(out, "         reason: {reason}");
         }
     }
     for w in &told.withheld {
         let because = w.because.escape_debug();
-        let _ = writeln!(out, "withheld {} since {} ({} runs): {because}", w.deed.word(), w.first.1.rfc3339(), w.count);
+        let _ = writeln!(
+            out,
+            "withheld {} since {} ({} runs): {because}",
+            w.deed.word(),
+            w.first.1.rfc3339(),
+            w.count
+        );
     }
     match (&told.next, told.finding()) {
         (Some(next), _) => {
-            let _ = writeln!(out, "next     {} in {}, if this goes on", next.verdict, human_ms(next.in_ms));
+            let _ = writeln!(
+                out,
+                "next     {} in {}, if this goes on",
+                next.verdict,
+                human_ms(next.in_ms)
+            );
         }
         (None, Some(_)) => {
             let _ = writeln!(out, "next     no further stage");

@@ -136,11 +136,29 @@ pub struct Assessment {
 }
 
 /// Judges one job run. Pure: the same history, rules, cadence and moment give the same answer.
-pub fn judge(history: &JobHistory, rules: &Rules, cadence: Reading<Cadence>, now: &Now) -> Assessment {
-    let mut bench = Bench { history, rules, now, guards: Vec::new(), units: Vec::new(), limits: None };
+pub fn judge(
+    history: &JobHistory,
+    rules: &Rules,
+    cadence: Reading<Cadence>,
+    now: &Now,
+) -> Assessment {
+    let mut bench = Bench {
+        history,
+        rules,
+        now,
+        guards: Vec::new(),
+        units: Vec::new(),
+        limits: None,
+    };
     let judgement = bench.outcome(cadence);
     let wants_details = history.job.details.is_none() && bench.details_matter(&judgement);
-    Assessment { judgement, guards: bench.guards, units: bench.units, limits: bench.limits, wants_details }
+    Assessment {
+        judgement,
+        guards: bench.guards,
+        units: bench.units,
+        limits: bench.limits,
+        wants_details,
+    }
 }
 
 /// The table at which one history is judged.
@@ -167,16 +185,30 @@ impl Bench<'_> {
     }
 
     fn details_matter(&self, judgement: &Judgement) -> bool {
-        matches!(judgement, Judgement::Breaching(_) | Judgement::Unjudged { guard: Guard::Exemption, .. })
+        matches!(
+            judgement,
+            Judgement::Breaching(_)
+                | Judgement::Unjudged {
+                    guard: Guard::Exemption,
+                    ..
+                }
+        )
     }
 
     fn age_ms(&self) -> i64 {
-        self.now.boot.since_ms(self.history.job.registration.start.boot)
+        self.now
+            .boot
+            .since_ms(self.history.job.registration.start.boot)
     }
 
     fn outcome(&mut self, cadence: Reading<Cadence>) -> Judgement {
         let claimed = self.history.job.registration.gpus.len() as u32;
-        let exempt = guard::exempt(&self.rules.exemptions, &self.history.job, claimed, self.age_ms());
+        let exempt = guard::exempt(
+            &self.rules.exemptions,
+            &self.history.job,
+            claimed,
+            self.age_ms(),
+        );
         if let Exempt::Yes(why) = &exempt {
             self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
             return spared(Guard::Exemption, format!("exempt by {why}"));
@@ -186,17 +218,40 @@ impl Bench<'_> {
         }
         let units = match &self.history.units {
             Reading::Measured(units) if !units.is_empty() => units,
-            Reading::Measured(_) => return unjudged(Guard::Attribution, "it holds no GPU on this node".to_owned()),
+            Reading::Measured(_) => {
+                return unjudged(
+                    Guard::Attribution,
+                    "it holds no GPU on this node".to_owned(),
+                );
+            }
             Reading::Absent(why) => {
-                let because = format!("its GPUs on this node are not known for certain: {}", why.words());
-                self.note(Guard::Attribution, because.clone(), "every unit known, held by this job alone", true);
+                let because = format!(
+                    "its GPUs on this node are not known for certain: {}",
+                    why.words()
+                );
+                self.note(
+                    Guard::Attribution,
+                    because.clone(),
+                    "every unit known, held by this job alone",
+                    true,
+                );
                 return unjudged(Guard::Attribution, because);
             }
         };
-        self.note(Guard::Attribution, format!("{} units, held by this job alone", units.len()), "no other holder", false);
+        self.note(
+            Guard::Attribution,
+            format!("{} units, held by this job alone", units.len()),
+            "no other holder",
+            false,
+        );
         let cadence = match cadence {
             Reading::Measured(cadence) => cadence,
-            Reading::Absent(_) => return unjudged(Guard::Window, "too few runs yet to know how often they come".to_owned()),
+            Reading::Absent(_) => {
+                return unjudged(
+                    Guard::Window,
+                    "too few runs yet to know how often they come".to_owned(),
+                );
+            }
         };
         let limits = window::limits(&self.rules.thresholds, cadence);
         self.limits = Some(limits.clone());
@@ -207,25 +262,51 @@ impl Bench<'_> {
 
     /// Guards that need no sample: job state and warm-up.
     fn before_evidence(&mut self) -> Option<Judgement> {
-        let forbids = self.history.job.details.as_ref().and_then(|d| guard::state_forbids(d.state));
-        let frozen = self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
+        let forbids = self
+            .history
+            .job
+            .details
+            .as_ref()
+            .and_then(|d| guard::state_forbids(d.state));
+        let frozen =
+            self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
         let because = forbids.or(frozen.then(|| "its processes are frozen or stopped".to_owned()));
-        let saw = because.as_deref().unwrap_or("running, not frozen").to_owned();
+        let saw = because
+            .as_deref()
+            .unwrap_or("running, not frozen")
+            .to_owned();
         self.note(Guard::JobState, saw, "running", because.is_some());
         if let Some(because) = because {
             return Some(unjudged(Guard::JobState, because));
         }
         let (age_ms, warmup_ms) = (self.age_ms(), self.rules.thresholds.warmup_ms);
         let young = age_ms < warmup_ms;
-        self.note(Guard::Warmup, format!("age {}", human_ms(age_ms)), format!("at least {}", human_ms(warmup_ms)), young);
-        young.then(|| spared(Guard::Warmup, format!("runs for {}, warm-up is {}", human_ms(age_ms), human_ms(warmup_ms))))
+        self.note(
+            Guard::Warmup,
+            format!("age {}", human_ms(age_ms)),
+            format!("at least {}", human_ms(warmup_ms)),
+            young,
+        );
+        young.then(|| {
+            spared(
+                Guard::Warmup,
+                format!(
+                    "runs for {}, warm-up is {}",
+                    human_ms(age_ms),
+                    human_ms(warmup_ms)
+                ),
+            )
+        })
     }
 
     /// The heart: stretches of quiet per unit, certified or not.
     fn weigh(&mut self, series: &Series, units: &[UnitRef], limits: &Limits) -> Judgement {
-        let quiet: Vec<Stretch> = (0..units.len()).map(|u| series.stretch(u, |l| l != Level::Busy)).collect();
-        let dead: Vec<Stretch> =
-            (0..units.len()).map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin))).collect();
+        let quiet: Vec<Stretch> = (0..units.len())
+            .map(|u| series.stretch(u, |l| l != Level::Busy))
+            .collect();
+        let dead: Vec<Stretch> = (0..units.len())
+            .map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin)))
+            .collect();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
                 unit: unit.clone(),
@@ -239,11 +320,17 @@ impl Bench<'_> {
         let all: Vec<usize> = (0..units.len()).collect();
         for from in [shortest(&dead), shortest(&quiet)] {
             if let Ok(evidence) = window::certify(series, from, self.now.boot) {
-                self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
+                self.note(
+                    Guard::WholeJob,
+                    format!("all {} units quiet", units.len()),
+                    "all of them",
+                    false,
+                );
                 return self.found(series, units, &all, Scope::Whole, evidence);
             }
         }
-        self.part(series, units, &dead).unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
+        self.part(series, units, &dead)
+            .unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
     }
 
     /// Some units dead for a full window among others that work.
@@ -251,21 +338,38 @@ impl Bench<'_> {
         let certified = |u: &usize| window::certify(series, dead[*u].from, self.now.boot).is_ok();
         let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
         let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
-        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
+        let others_work = (0..units.len())
+            .filter(|u| !wasted.contains(u))
+            .all(|u| worked(&dead[u]));
         if wasted.is_empty() || !others_work {
             return None;
         }
         let from = wasted.iter().map(|&u| dead[u].from).max()?;
         let evidence = window::certify(series, from, self.now.boot).ok()?;
-        self.note(Guard::WholeJob, format!("{} of {} units quiet", wasted.len(), units.len()), "all of them", true);
+        self.note(
+            Guard::WholeJob,
+            format!("{} of {} units quiet", wasted.len(), units.len()),
+            "all of them",
+            true,
+        );
         let named: Vec<UnitRef> = wasted.iter().map(|&u| units[u].clone()).collect();
         Some(self.found(series, &named, &wasted, Scope::Part, evidence))
     }
 
-    fn found(&mut self, series: &Series, named: &[UnitRef], units: &[usize], scope: Scope, evidence: Evidence) -> Judgement {
+    fn found(
+        &mut self,
+        series: &Series,
+        named: &[UnitRef],
+        units: &[usize],
+        scope: Scope,
+        evidence: Evidence,
+    ) -> Judgement {
         let first = &series.ticks[evidence.since_tick()];
         let signature = signature::classify(series, &evidence, units, &self.rules.thresholds);
-        let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
+        let window_ms = self
+            .limits
+            .as_ref()
+            .map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
         let (since, since_run) = match evidence.carried() {
             Some(row) => (row.since, row.opened_run),
@@ -286,11 +390,22 @@ impl Bench<'_> {
     }
 
     /// The most this finding may ask for, and who says so.
-    fn cap(&mut self, series: &Series, units: &[usize], scope: Scope, signature: Signature) -> (Verdict, Option<(Guard, String)>) {
+    fn cap(
+        &mut self,
+        series: &Series,
+        units: &[usize],
+        scope: Scope,
+        signature: Signature,
+    ) -> (Verdict, Option<(Guard, String)>) {
         let mut capped = None;
         let most = signature.most();
         let by_signature = format!("`{signature}` may ask for {most} at most");
-        self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
+        self.note(
+            Guard::SignatureCap,
+            signature.word(),
+            format!("at most {most}"),
+            most == Verdict::Alert,
+        );
         if most == Verdict::Alert {
             capped = Some((Guard::SignatureCap, by_signature));
         }
@@ -305,7 +420,14 @@ impl Bench<'_> {
                 capped = Some((Guard::HostActivity, because));
             }
         }
-        (if capped.is_some() { Verdict::Alert } else { most }, capped)
+        (
+            if capped.is_some() {
+                Verdict::Alert
+            } else {
+                most
+            },
+            capped,
+        )
     }
 
     fn never_active(&mut self, series: &Series) -> Option<String> {
@@ -315,7 +437,12 @@ impl Bench<'_> {
         let holds = !active && self.age_ms() < grace_ms;
         holds.then(|| {
             let because = format!("never active yet, and only {} old", human_ms(self.age_ms()));
-            self.note(Guard::Warmup, because.clone(), format!("only alerted on until {}", human_ms(grace_ms)), true);
+            self.note(
+                Guard::Warmup,
+                because.clone(),
+                format!("only alerted on until {}", human_ms(grace_ms)),
+                true,
+            );
             because
         })
     }
@@ -326,37 +453,95 @@ impl Bench<'_> {
             Reading::Measured(a) => (a.words(), a.works()),
             Reading::Absent(why) => (format!("not readable: {}", why.words()), false),
         };
-        self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
+        self.note(
+            Guard::HostActivity,
+            saw.clone(),
+            "1.5 cores per GPU process, 1 MiB/s written",
+            held,
+        );
         held.then(|| format!("a CPU phase: {saw}"))
     }
 
     fn evidence_notes(&mut self, series: &Series, quiet: &[Stretch], limits: &Limits) {
         let window = human_ms(limits.window_ms);
-        let shortest_ms = quiet.iter().map(|s| series.certified_ms(s.from)).min().unwrap_or(0);
+        let shortest_ms = quiet
+            .iter()
+            .map(|s| series.certified_ms(s.from))
+            .min()
+            .unwrap_or(0);
         let short = shortest_ms < limits.window_ms;
-        self.note(Guard::Window, format!("quiet for {}", human_ms(shortest_ms)), format!("at least {window}"), short);
+        self.note(
+            Guard::Window,
+            format!("quiet for {}", human_ms(shortest_ms)),
+            format!("at least {window}"),
+            short,
+        );
         let highest = series.ticks[series.window_start()..].iter().flat_map(|t| {
-            t.units.iter().filter_map(|o| level::peak(o.sm_util, &o.sm_peak).measured().map(|p| p.get()))
+            t.units.iter().filter_map(|o| {
+                level::peak(o.sm_util, &o.sm_peak)
+                    .measured()
+                    .map(|p| p.get())
+            })
         });
-        let saw = highest.max().map_or("no readable utilization in the window".to_owned(), |p| format!("peak {p} %"));
+        let saw = highest
+            .max()
+            .map_or("no readable utilization in the window".to_owned(), |p| {
+                format!("peak {p} %")
+            });
         let busy = quiet.iter().any(|s| matches!(s.ended, Ended::Work { .. })) && short;
-        self.note(Guard::Peak, saw, format!("below {} %", self.rules.thresholds.util_pct), busy);
+        self.note(
+            Guard::Peak,
+            saw,
+            format!("below {} %", self.rules.thresholds.util_pct),
+            busy,
+        );
         let sparse = quiet.iter().any(|s| s.ended == Ended::Sparse) && short;
         let every = human_ms(limits.cadence.median_ms);
-        self.note(Guard::Sparse, format!("runs every {every}"), "up to 45 s, or ring or energy agree", sparse);
-        let by_energy = |s: &Stretch| {
-            matches!(s.ended, Ended::Work { peak_pct: Reading::Measured(p), .. } if p < self.rules.thresholds.util_pct)
-        };
+        self.note(
+            Guard::Sparse,
+            format!("runs every {every}"),
+            "up to 45 s, or ring or energy agree",
+            sparse,
+        );
+        let by_energy = |s: &Stretch| matches!(s.ended, Ended::Work { peak_pct: Reading::Measured(p), .. } if p < self.rules.thresholds.util_pct);
         let worked = quiet.iter().any(by_energy) && short;
-        let saw = if worked { "an interval's mean power well above the floor" } else { "no interval well above the floor" };
-        self.note(Guard::Energy, saw, "1.25 times the card's own floor with a context", worked);
-        let hole = quiet.iter().find_map(|s| if let Ended::Hole(ms) = s.ended { Some(ms) } else { None });
-        let saw = hole.map_or("no hole".to_owned(), |ms| format!("a hole of {}", human_ms(ms)));
-        self.note(Guard::Gap, saw, format!("at most {}", human_ms(limits.gap_ms)), hole.is_some() && short);
+        let saw = if worked {
+            "an interval's mean power well above the floor"
+        } else {
+            "no interval well above the floor"
+        };
+        self.note(
+            Guard::Energy,
+            saw,
+            "1.25 times the card's own floor with a context",
+            worked,
+        );
+        let hole = quiet.iter().find_map(|s| {
+            if let Ended::Hole(ms) = s.ended {
+                Some(ms)
+            } else {
+                None
+            }
+        });
+        let saw = hole.map_or("no hole".to_owned(), |ms| {
+            format!("a hole of {}", human_ms(ms))
+        });
+        self.note(
+            Guard::Gap,
+            saw,
+            format!("at most {}", human_ms(limits.gap_ms)),
+            hole.is_some() && short,
+        );
     }
 
     /// No full window: alive where work was seen, else not judged, with what is lacking.
-    fn not_established(&self, series: &Series, quiet: &[Stretch], units: &[UnitRef], limits: &Limits) -> Judgement {
+    fn not_established(
+        &self,
+        series: &Series,
+        quiet: &[Stretch],
+        units: &[UnitRef],
+        limits: &Limits,
+    ) -> Judgement {
         let newest = quiet.iter().enumerate().filter_map(|(u, s)| match s.ended {
             Ended::Work { at, peak_pct } => Some((at, peak_pct, u)),
             _ => None,
@@ -370,17 +555,32 @@ impl Bench<'_> {
                     Reading::Measured(p) if p >= self.rules.thresholds.util_pct => format!("{p} %"),
                     _ => by_energy,
                 };
-                let when = if ago_ms == 0 { "now".to_owned() } else { format!("{} ago", human_ms(ago_ms)) };
-                return Judgement::Alive { because: format!("GPU {} at {how} {when}", units[u].index) };
+                let when = if ago_ms == 0 {
+                    "now".to_owned()
+                } else {
+                    format!("{} ago", human_ms(ago_ms))
+                };
+                return Judgement::Alive {
+                    because: format!("GPU {} at {how} {when}", units[u].index),
+                };
             }
         }
         let from = quiet.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
         let culprit = quiet.iter().position(|s| s.from == from);
         let lacking = window::certify(series, from, self.now.boot).err();
-        self.lacking(lacking, culprit.map(|u| (&quiet[u].ended, &units[u])), limits)
+        self.lacking(
+            lacking,
+            culprit.map(|u| (&quiet[u].ended, &units[u])),
+            limits,
+        )
     }
 
-    fn lacking(&self, lacking: Option<Lacking>, ended: Option<(&Ended, &UnitRef)>, limits: &Limits) -> Judgement {
+    fn lacking(
+        &self,
+        lacking: Option<Lacking>,
+        ended: Option<(&Ended, &UnitRef)>,
+        limits: &Limits,
+    ) -> Judgement {
         let window = human_ms(limits.window_ms);
         match (lacking, ended) {
             (Some(Lacking::Stale(i64::MAX)), _) => unjudged(Guard::Gap, "no sample of this job run yet".to_owned()),
@@ -414,9 +614,15 @@ impl Bench<'_> {
 
     fn why_unreadable(&self, why: Absence) -> String {
         let mig = self.history.ticks.last().is_some_and(|t| {
-            t.units.iter().any(|o| o.mig == Reading::Measured(crate::model::MigMode::Enabled))
+            t.units
+                .iter()
+                .any(|o| o.mig == Reading::Measured(crate::model::MigMode::Enabled))
         });
-        if mig && why == Absence::NotSupported { "not supported under MIG".to_owned() } else { why.words().to_owned() }
+        if mig && why == Absence::NotSupported {
+            "not supported under MIG".to_owned()
+        } else {
+            why.words().to_owned()
+        }
     }
 
     /// Guards that speak only once there is a finding: what exemptions could not decide.
@@ -424,7 +630,10 @@ impl Bench<'_> {
         match (&outcome, exempt) {
             (Judgement::Breaching(_), Exempt::CannotSay(why)) => {
                 self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
-                unjudged(Guard::Exemption, format!("whether it is exempt cannot be said: {why}"))
+                unjudged(
+                    Guard::Exemption,
+                    format!("whether it is exempt cannot be said: {why}"),
+                )
             }
             (_, Exempt::No(why)) => {
                 self.note(Guard::Exemption, why, "configured exemptions", false);
@@ -445,27 +654,35 @@ struct HostActivity {
 
 impl HostActivity {
     fn works(&self) -> bool {
-        self.cores > 1.5 * f64::from(self.processes.max(1)) || self.written_bytes_per_s > 1_048_576.0
+        self.cores > 1.5 * f64::from(self.processes.max(1))
+            || self.written_bytes_per_s > 1_048_576.0
     }
 
     fn words(&self) -> String {
         let mib = self.written_bytes_per_s / 1_048_576.0;
-        format!("{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written", self.cores, self.processes)
+        format!(
+            "{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written",
+            self.cores, self.processes
+        )
     }
 }
 
 fn host_activity(series: &Series, units: &[usize]) -> Reading<HostActivity> {
     let window = &series.ticks[series.window_start()..];
-    let (Some(first), Some(last)) = (window.first(), window.last()) else { return Reading::Absent(Absence::NoData) };
+    let (Some(first), Some(last)) = (window.first(), window.last()) else {
+        return Reading::Absent(Absence::NoData);
+    };
     let elapsed_ms = last.at.since_ms(first.at);
     if elapsed_ms <= 0 {
         return Reading::Absent(Absence::NoData);
     }
     let rise = |from: Reading<u64>, to: Reading<u64>| {
-        from.and_then(|from| to.and_then(|to| match to.checked_sub(from) {
-            Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
-            None => Reading::Absent(Absence::CounterReset),
-        }))
+        from.and_then(|from| {
+            to.and_then(|to| match to.checked_sub(from) {
+                Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
+                None => Reading::Absent(Absence::CounterReset),
+            })
+        })
     };
     let count = |u: &usize| last.units[*u].processes.measured().map_or(0, |p| p.compute);
     let processes = units.iter().map(count).sum();
@@ -473,6 +690,8 @@ fn host_activity(series: &Series, units: &[usize]) -> Reading<HostActivity> {
         cores,
         processes,
         // Unreadable writes soften nothing; they never create a verdict.
-        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes).measured().map_or(0.0, |r| r * 1000.0),
+        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes)
+            .measured()
+            .map_or(0.0, |r| r * 1000.0),
     })
 }
