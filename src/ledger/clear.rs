@@ -77,7 +77,7 @@ impl Ledger {
         case: Option<&CaseFile>,
     ) -> Result<Cleared, LedgerError> {
         self.write_or_anew("clear a job", |tx, _| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let found: Option<(i64, u32, i64)> = tx
                 .query_row(
                     "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2

@@ -3,7 +3,7 @@
 //! claims to be of the future is of no use to anybody and goes too.
 
 use crate::model::Now;
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, Statement, Transaction};
 
 /// The most runs that one append forgets.
 const MOST_RUNS: i64 = 64;
@@ -33,10 +33,19 @@ pub struct Keep {
 /// Before each append: what has aged, and what there is no room for.
 pub(super) fn by_run(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
     let thinned: i64 = tx.query_row("SELECT thinned_run FROM meta", [], |r| r.get(0))?;
-    if let Some(run) = aged(tx, boot, now, thinned, keep.samples_ms)? {
+    let mut oldest = tx.prepare(
+        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    if let Some(run) = aged(&mut oldest, boot, now, thinned, keep.samples_ms)? {
         thin(tx, thinned, run)?;
     }
-    if let Some(run) = aged(tx, boot, now, 0, keep.archive_ms.max(keep.samples_ms))? {
+    if let Some(run) = aged(
+        &mut oldest,
+        boot,
+        now,
+        0,
+        keep.archive_ms.max(keep.samples_ms),
+    )? {
         forget_runs(tx, run)?;
     }
     if crowded(tx, keep)? {
@@ -51,15 +60,12 @@ pub(super) fn by_run(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rus
 
 /// Of the oldest runs after `after`, the newest that is older than `keep_ms`.
 fn aged(
-    conn: &Connection,
+    oldest: &mut Statement,
     boot: i64,
     now: &Now,
     after: i64,
     keep_ms: i64,
 ) -> rusqlite::Result<Option<i64>> {
-    let mut oldest = conn.prepare(
-        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
-    )?;
     let mut rows = oldest.query([after, MOST_RUNS])?;
     let mut last = None;
     while let Some(row) = rows.next()? {
@@ -124,7 +130,7 @@ pub(super) fn rarely(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rus
          AND coalesce(closed_wall_ms, start_wall_ms) < ?2",
         (boot, long),
     )?;
-    for table in ["job_fact", "job_claim", "withheld"] {
+    for table in ["job_fact", "withheld"] {
         let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
         tx.execute(&sql, [])?;
     }
