@@ -98,8 +98,7 @@ impl Ledger {
 
 fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId> {
     let boot = boot_row_made(tx, &new.now.boot_id)?;
-    // First what frees pages, so that a full ledger has room for what follows.
-    prune::by_run(tx, boot.id, new.now, new.keep)?;
+    prune::make_room(tx, new.keep)?;
     if let Some(killed) = &new.killed {
         note_killed(tx, boot.id, killed)?;
     }
@@ -115,9 +114,9 @@ fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId>
         insert_processes(tx, run, new, report, &units, &open)?;
     }
     insert_jobs(tx, run, new, &open)?;
-    let since = cadence::keep(tx, boot, run, new.now)?;
-    if since % prune::RARELY == 0 {
-        prune::rarely(tx, boot.id, new.now, new.keep)?;
+    let number = cadence::keep(tx, boot, run, new.now)?;
+    if number % prune::EVERY == 0 {
+        prune::aged(tx, boot.id, new.now, new.keep)?;
     }
     Ok(run)
 }
