@@ -64,10 +64,11 @@ impl Ledger {
         })
     }
 
-    /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its samples
-    /// become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered again. An unregistered run leaves just the tombstone; if
-    /// its restart count is not known either, one for all runs of that job, until a Prolog says otherwise.
-    /// `case` is kept if the run had a finding or an action.
+    /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its
+    /// samples become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered
+    /// again. An unregistered run leaves just the tombstone; if its restart count is not known either, one
+    /// for all runs of that job, until a Prolog says otherwise. `case` is kept if the run had a finding or an
+    /// action.
     pub fn clear(
         &mut self,
         job: JobId,

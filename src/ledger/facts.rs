@@ -1,5 +1,6 @@
 //! What is known of a job run, one reading a row: its registration's readings, its GPUs, and what Slurm said
-//! under names that begin with `slurm.`. Writer and reader of each stand side by side. A reading without a row is not recorded.
+//! under names that begin with `slurm.`. Writer and reader of each stand side by side. A reading without a row
+//! is not recorded.
 
 use super::columns::{Cells, small};
 use super::jobs::{known, state_from, state_word};

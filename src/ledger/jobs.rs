@@ -163,7 +163,8 @@ pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> ru
         (run.0, how, now.wall.0),
     )?;
     tx.execute(
-        "UPDATE finding SET closed_how = 'ended', closed_wall_ms = ?2 WHERE job_run = ?1 AND closed_how IS NULL",
+        "UPDATE finding SET closed_how = 'ended', closed_wall_ms = ?2
+         WHERE job_run = ?1 AND closed_how IS NULL",
         (run.0, now.wall.0),
     )?;
     Ok(())

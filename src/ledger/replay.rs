@@ -72,8 +72,9 @@ impl Ledger {
     ///
     /// Unless `full`, a job's history goes back only until every unit of it has shown one observation for
     /// which `enough` holds (the tick that did is kept); never beyond its registration. A job whose units
-    /// are not known has no ticks, and none has one whose registration is closed. A run in which the whole GPU read was absent is a tick of units absent for
-    /// that reason; a unit without a row is absent as not recorded.
+    /// are not known has no ticks, and none has one whose registration is closed. A run in which the whole
+    /// GPU read was absent is a tick of units absent for that reason; a unit without a row is absent as not
+    /// recorded; a run that recorded nothing of the job is no tick.
     pub fn replay(
         &self,
         boot_id: &str,
