@@ -192,21 +192,38 @@ fn transaction<T>(
     Ok(done)
 }
 
-/// The row of a boot, where one exists.
-fn boot_row(conn: &Connection, boot_id: &str) -> rusqlite::Result<Option<i64>> {
-    conn.query_row("SELECT id FROM boot WHERE boot_id = ?1", [boot_id], |r| {
-        r.get(0)
-    })
+/// The row of a boot. Never deleted: there are as many as there were boots.
+#[derive(Clone, Copy)]
+struct Boot {
+    id: i64,
+    /// Its first health-check run, once there was one.
+    first_run: Option<i64>,
+}
+
+fn boot_row(conn: &Connection, boot_id: &str) -> rusqlite::Result<Option<Boot>> {
+    conn.query_row(
+        "SELECT id, first_run FROM boot WHERE boot_id = ?1",
+        [boot_id],
+        |r| {
+            Ok(Boot {
+                id: r.get(0)?,
+                first_run: r.get(1)?,
+            })
+        },
+    )
     .optional()
 }
 
 /// The row of a boot, made if there is none.
-fn boot_row_made(tx: &Transaction, boot_id: &str) -> rusqlite::Result<i64> {
+fn boot_row_made(tx: &Transaction, boot_id: &str) -> rusqlite::Result<Boot> {
     match boot_row(tx, boot_id)? {
-        Some(id) => Ok(id),
+        Some(boot) => Ok(boot),
         None => {
             tx.execute("INSERT INTO boot (boot_id) VALUES (?1)", [boot_id])?;
-            Ok(tx.last_insert_rowid())
+            Ok(Boot {
+                id: tx.last_insert_rowid(),
+                first_run: None,
+            })
         }
     }
 }

@@ -150,7 +150,7 @@ impl Ledger {
     /// Our drains that were begun and not lifted, oldest first, of any boot.
     pub fn open_drains(&self, now: &Now) -> Result<Vec<OpenDrain>, LedgerError> {
         self.read("read our drains", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?;
+            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             let mut found = conn.prepare(
                 "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
                      a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id, a.release_seen_run,
@@ -210,7 +210,7 @@ impl Ledger {
     /// clock, and count if that clock has stepped back since.
     pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
         self.read("count actions", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?;
+            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             conn.query_row(
                 "SELECT count(*) FROM action WHERE verdict IN ('drain', 'cancel')
                  AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
@@ -242,7 +242,7 @@ impl Ledger {
 }
 
 fn insert(tx: &Transaction, node: &str, action: &NewAction, now: &Now) -> rusqlite::Result<i64> {
-    let boot = boot_row_made(tx, &now.boot_id)?;
+    let boot = boot_row_made(tx, &now.boot_id)?.id;
     let job = &action.job.registration;
     let mut cells = Cells::new();
     cells

@@ -4,12 +4,14 @@
 use super::columns::{Cells, blanks, fits};
 use super::sample::{self, READINGS};
 use super::unit::{self, Units};
-use super::{Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
+use super::{
+    Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row, boot_row_made, cadence, open, prune,
+};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, UnitUuid, WallMs};
-use rusqlite::{OptionalExtension, Transaction};
+use rusqlite::Transaction;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of a process beside what the driver lists.
@@ -80,15 +82,11 @@ impl Ledger {
 
     /// The first run of a boot looks at the whole file: without fsync a dead machine may have torn it.
     fn check_after_boot(&mut self, now: &Now) -> Result<(), LedgerError> {
-        let last =
-            "SELECT b.boot_id FROM run r JOIN boot b ON b.id = r.boot ORDER BY r.id DESC LIMIT 1";
-        let checked = self
-            .conn
-            .query_row(last, [], |r| r.get::<_, String>(0))
-            .optional();
-        let sound = match checked {
-            Ok(Some(boot)) if boot != now.boot_id => open::check(&self.conn),
-            Ok(_) => Ok(()),
+        let sound = match boot_row(&self.conn, &now.boot_id) {
+            Ok(Some(Boot {
+                first_run: Some(_), ..
+            })) => Ok(()),
+            Ok(_) => open::check(&self.conn),
             Err(e) => Err(e),
         };
         match sound.map_err(|e| self.error("check after a boot", e)) {
@@ -100,26 +98,25 @@ impl Ledger {
 
 fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId> {
     let boot = boot_row_made(tx, &new.now.boot_id)?;
-    // First what frees pages, so that a full ledger has room for what follows.
-    prune::by_run(tx, boot, new.now, new.keep)?;
+    prune::make_room(tx, new.keep)?;
     if let Some(killed) = &new.killed {
-        note_killed(tx, boot, killed)?;
+        note_killed(tx, boot.id, killed)?;
     }
-    let run = insert_run(tx, boot, new)?;
+    let run = insert_run(tx, boot.id, new)?;
     let open = if anew {
         BTreeSet::new()
     } else {
-        open_registrations(tx, boot)?
+        open_registrations(tx, boot.id)?
     };
     if let Measured(report) = &new.gpus {
-        let units = unit::keep(tx, run, boot, new.now, report)?;
+        let units = unit::keep(tx, run, boot.id, new.now, report)?;
         insert_samples(tx, run, new, report, &units, &open)?;
         insert_processes(tx, run, new, report, &units, &open)?;
     }
     insert_jobs(tx, run, new, &open)?;
-    let since = cadence::keep(tx, boot, run, new.now)?;
-    if since % prune::RARELY == 0 {
-        prune::rarely(tx, boot, new.now, new.keep)?;
+    let number = cadence::keep(tx, boot, run, new.now)?;
+    if number % prune::EVERY == 0 {
+        prune::aged(tx, boot.id, new.now, new.keep)?;
     }
     Ok(run)
 }

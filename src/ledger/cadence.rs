@@ -1,7 +1,7 @@
 //! How often runs really come: measured from the runs themselves and kept in `meta`, so that most runs only
 //! read two numbers. Says nothing where too little is known, never a usual value.
 
-use super::{Ledger, LedgerError};
+use super::{Boot, Ledger, LedgerError};
 use crate::model::{Cadence, Now, RunId};
 use crate::reading::Reading::{Absent, Measured};
 use crate::reading::{Absence, Reading};
@@ -39,15 +39,19 @@ impl Ledger {
 }
 
 /// Renews the cadence where it is due. Gives the number of this run within its boot, from 0.
-pub(super) fn keep(tx: &Transaction, boot: i64, run: RunId, now: &Now) -> rusqlite::Result<i64> {
-    let first: i64 = tx.query_row(
-        "UPDATE boot SET first_run = coalesce(first_run, ?2) WHERE id = ?1 RETURNING first_run",
-        (boot, run.0),
-        |r| r.get(0),
-    )?;
-    let number = run.0 - first;
+pub(super) fn keep(tx: &Transaction, boot: Boot, run: RunId, now: &Now) -> rusqlite::Result<i64> {
+    let number = match boot.first_run {
+        Some(first) => run.0 - first,
+        None => {
+            tx.execute(
+                "UPDATE boot SET first_run = ?2 WHERE id = ?1",
+                (boot.id, run.0),
+            )?;
+            0
+        }
+    };
     if number < RENEW || number % RENEW == 0 {
-        let measured = measure(tx, boot, now)?;
+        let measured = measure(tx, boot.id, now)?;
         let (median, p90) = (measured.map(|c| c.median_ms), measured.map(|c| c.p90_ms));
         tx.execute(
             "UPDATE meta SET cadence_median_ms = ?1, cadence_p90_ms = ?2, cadence_run = ?3",

@@ -64,10 +64,11 @@ impl Ledger {
         })
     }
 
-    /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its samples
-    /// become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered again. An unregistered run leaves just the tombstone; if
-    /// its restart count is not known either, one for all runs of that job, until a Prolog says otherwise.
-    /// `case` is kept if the run had a finding or an action.
+    /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its
+    /// samples become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered
+    /// again. An unregistered run leaves just the tombstone; if its restart count is not known either, one
+    /// for all runs of that job, until a Prolog says otherwise. `case` is kept if the run had a finding or an
+    /// action.
     pub fn clear(
         &mut self,
         job: JobId,
@@ -77,7 +78,7 @@ impl Ledger {
         case: Option<&CaseFile>,
     ) -> Result<Cleared, LedgerError> {
         self.write_or_anew("clear a job", |tx, _| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let found: Option<(i64, u32, i64)> = tx
                 .query_row(
                     "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2

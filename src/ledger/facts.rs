@@ -1,15 +1,19 @@
-//! What is known of a job run, one reading a row: its registration's readings, and Slurm's own under names that
-//! begin with `slurm.`. Writer and reader of each stand side by side. A reading without a row is not recorded.
+//! What is known of a job run, one reading a row: its registration's readings, its GPUs, and what Slurm said
+//! under names that begin with `slurm.`. Writer and reader of each stand side by side. A reading without a row
+//! is not recorded.
 
 use super::columns::{Cells, small};
 use super::jobs::{known, state_from, state_word};
-use crate::model::{JobDetails, JobRunId, Registration};
+use crate::model::{GpuClaim, JobDetails, JobRunId, Registration};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::WallMs;
+use crate::units::{GresIndex, UnitUuid, WallMs};
 use rusqlite::types::Value;
 use rusqlite::{Statement, Transaction};
 use std::collections::BTreeMap;
+
+/// What names of GPU claims begin with; a number follows.
+const GPU: &str = "gpu.";
 
 /// Every fact of a job run, for [`Facts::read`].
 pub(super) const FACTS: &str = "SELECT name, value, absent FROM job_fact WHERE job_run = ?1";
@@ -34,11 +38,20 @@ pub(super) fn register(
     facts.text("qos", &job.qos)?;
     facts.number("nodes", &job.nodes, |n| i64::from(*n))?;
     facts.text("node_list", &job.node_list)?;
-    facts.number("limit_end_wall_ms", &job.limit_end, |w| w.0)
+    facts.number("limit_end_wall_ms", &job.limit_end, |w| w.0)?;
+    for (position, gpu) in job.gpus.iter().enumerate() {
+        // Three digits, so that they come back in their order.
+        let name = format!("{GPU}{position:03}");
+        match gpu {
+            GpuClaim::Index(index) => facts.number(&name, &Measured(index), |i| i64::from(i.0))?,
+            GpuClaim::Uuid(uuid) => facts.text(&name, &Measured(uuid.as_str().to_owned()))?,
+        }
+    }
+    Ok(())
 }
 
 /// Reads them into a registration that has none yet.
-pub(super) fn fill(job: &mut Registration, facts: &mut Facts) {
+pub(super) fn fill(job: &mut Registration, facts: &mut Facts) -> rusqlite::Result<()> {
     job.cluster = facts.text("cluster");
     job.sluid = facts.text("sluid");
     job.user = facts.text("user");
@@ -49,6 +62,24 @@ pub(super) fn fill(job: &mut Registration, facts: &mut Facts) {
     job.nodes = facts.number("nodes", small);
     job.node_list = facts.text("node_list");
     job.limit_end = facts.number("limit_end_wall_ms", |n| Some(WallMs(n)));
+    let claims = facts
+        .0
+        .range(GPU.to_owned()..)
+        .take_while(|(name, _)| name.starts_with(GPU));
+    job.gpus = claims
+        .map(|(_, claim)| gpu(claim))
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(())
+}
+
+/// A GRES index or a UUID, told apart by what they are.
+fn gpu(claim: &Reading<Value>) -> rusqlite::Result<GpuClaim> {
+    let claim = match claim {
+        Measured(Value::Integer(index)) => small(*index).map(|i| GpuClaim::Index(GresIndex(i))),
+        Measured(Value::Text(uuid)) => UnitUuid::new(uuid).ok().map(GpuClaim::Uuid),
+        _ => None,
+    };
+    known(claim, "job_fact.gpu")
 }
 
 /// Writes what Slurm said, over what it said before.

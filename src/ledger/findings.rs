@@ -113,7 +113,7 @@ impl Ledger {
         now: &Now,
     ) -> Result<i64, LedgerError> {
         self.write("keep a finding", |tx| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let job = &finding.job.registration;
             tx.query_row(
                 "INSERT INTO finding (job_id, restart, display_id, job_run, signature, scope, units, boot,

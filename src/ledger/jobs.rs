@@ -2,11 +2,11 @@
 //! ended run is back; guesses nothing that a registration did not say.
 
 use super::facts::{self, FACTS, Facts};
-use super::{Ledger, LedgerError, boot_row, boot_row_made};
+use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{Absent, Measured};
-use crate::units::{BootMs, GresIndex, UnitUuid, WallMs};
+use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, Row, Transaction, ffi};
 
 /// Whether a job run is still registered.
@@ -43,7 +43,7 @@ impl Ledger {
     /// Errors: `Refused` for a discovery of a run that has ended, or of one older than what is registered.
     pub fn register(&mut self, now: &Now, job: &Registration) -> Result<JobRunId, LedgerError> {
         self.write_or_anew("register job", |tx, _| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             if let Some(kept) = make_room(tx, boot, now, job)? {
                 return Ok(kept);
             }
@@ -60,11 +60,8 @@ impl Ledger {
     /// The registered job runs of a boot that are not over, oldest first; rows of other boots are void.
     pub fn open_runs(&self, boot_id: &str) -> Result<Vec<JobRun>, LedgerError> {
         self.read("read registrations", |conn| {
-            let Some(boot) = boot_row(conn, boot_id)? else {
-                return Ok(Vec::new());
-            };
-            let condition = "boot = ?1 AND closed_how IS NULL ORDER BY j.id";
-            Ok(records(conn, condition, [boot])?
+            let condition = "boot_id = ?1 AND closed_how IS NULL ORDER BY j.id";
+            Ok(records(conn, condition, [boot_id])?
                 .into_iter()
                 .map(|r| r.run)
                 .collect())
@@ -140,8 +137,8 @@ fn insert(
 ) -> rusqlite::Result<JobRunId> {
     tx.execute(
         "INSERT INTO job_run (boot, job_id, restart, registered_by, registered_boot_ms, start_boot_ms,
-             start_wall_ms, start_source, het_leader, after_run)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT coalesce(max(id), 0) FROM run))",
+             start_wall_ms, start_source, het_leader, archived, after_run)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0, (SELECT coalesce(max(id), 0) FROM run))",
         (
             boot,
             number(job.job),
@@ -154,17 +151,9 @@ fn insert(
             job.het_leader.map(number),
         ),
     )?;
-    let id = tx.last_insert_rowid();
-    facts::register(tx, JobRunId(id), job)?;
-    let mut claim = tx.prepare("INSERT INTO job_claim VALUES (?1, ?2, ?3, ?4)")?;
-    for (position, gpu) in (0i64..).zip(&job.gpus) {
-        let (index, uuid) = match gpu {
-            GpuClaim::Index(GresIndex(n)) => (Some(*n), None),
-            GpuClaim::Uuid(uuid) => (None, Some(uuid.as_str())),
-        };
-        claim.execute((id, position, index, uuid))?;
-    }
-    Ok(JobRunId(id))
+    let id = JobRunId(tx.last_insert_rowid());
+    facts::register(tx, id, job)?;
+    Ok(id)
 }
 
 /// Ends a registration; its open finding ends with it.
@@ -174,13 +163,14 @@ pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> ru
         (run.0, how, now.wall.0),
     )?;
     tx.execute(
-        "UPDATE finding SET closed_how = 'ended', closed_wall_ms = ?2 WHERE job_run = ?1 AND closed_how IS NULL",
+        "UPDATE finding SET closed_how = 'ended', closed_wall_ms = ?2
+         WHERE job_run = ?1 AND closed_how IS NULL",
         (run.0, now.wall.0),
     )?;
     Ok(())
 }
 
-/// Job runs by a condition on `j` and `b`, with their facts and claims.
+/// Job runs by a condition on `j` and `b`, with their facts.
 pub(super) fn records(
     conn: &Connection,
     condition: &str,
@@ -199,16 +189,11 @@ pub(super) fn records(
         return Ok(records);
     }
     let mut all_facts = conn.prepare(FACTS)?;
-    let mut claims = conn
-        .prepare("SELECT gres_index, uuid FROM job_claim WHERE job_run = ?1 ORDER BY position")?;
     for record in &mut records {
         let run = &mut record.run;
         let mut facts = Facts::read(&mut all_facts, run.id)?;
-        facts::fill(&mut run.registration, &mut facts);
+        facts::fill(&mut run.registration, &mut facts)?;
         run.details = facts::details(&mut facts)?;
-        run.registration.gpus = claims
-            .query_map([run.id.0], claim)?
-            .collect::<Result<_, _>>()?;
     }
     Ok(records)
 }
@@ -263,16 +248,6 @@ fn record(row: &Row) -> rusqlite::Result<JobRecord> {
         boot_id: row.get(11)?,
         life,
     })
-}
-
-fn claim(row: &Row) -> rusqlite::Result<GpuClaim> {
-    match (row.get(0)?, row.get::<_, Option<String>>(1)?) {
-        (Some(index), None) => Ok(GpuClaim::Index(GresIndex(index))),
-        (None, Some(uuid)) => {
-            known(UnitUuid::new(&uuid).ok(), "job_claim.uuid").map(GpuClaim::Uuid)
-        }
-        _ => Err(damage("job_claim")),
-    }
 }
 
 /// A job id as a column.
@@ -336,6 +311,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
     use crate::reading::Reading;
+    use crate::units::GresIndex;
 
     fn prolog(job: u64, restart: u32) -> Registration {
         registration(job, restart, RegisteredBy::Prolog)

@@ -48,7 +48,7 @@ impl Ledger {
         now: &Now,
     ) -> Result<bool, LedgerError> {
         self.write("queue a message", |tx| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let queued = tx.execute(
                 "INSERT INTO outbox (subject, body, queued_wall_ms, boot, next_boot_ms, tries)
                  VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT (subject) DO NOTHING",
@@ -61,7 +61,7 @@ impl Ledger {
     /// Messages that are due, oldest first; those of an earlier boot are due at once.
     pub fn due_letters(&self, most: u32, now: &Now) -> Result<Vec<Letter>, LedgerError> {
         self.read("read messages", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?;
+            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             let mut due = conn.prepare(
                 "SELECT id, subject, body, tries FROM outbox
                  WHERE sent_wall_ms IS NULL AND tries <= ?4 AND (boot IS NOT ?1 OR next_boot_ms <= ?2)
@@ -86,7 +86,7 @@ impl Ledger {
     /// A message did not arrive: tried again later, and less and less often.
     pub fn letter_failed(&mut self, id: i64, now: &Now) -> Result<(), LedgerError> {
         self.write("keep that a message failed", |tx| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let sql = "UPDATE outbox SET tries = tries + 1 WHERE id = ?1 RETURNING tries";
             let tries: Option<u32> = tx.query_row(sql, [id], |r| r.get(0)).optional()?;
             let Some(tries) = tries else { return Ok(()) };

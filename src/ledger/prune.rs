@@ -1,14 +1,14 @@
-//! Forgetting: a little in every run, bounded, so that the file reaches its size and stays there. Rows of this
+//! Forgetting: a little at a time, bounded, so that the file reaches its size and stays there. Rows of this
 //! boot go by its clock; rows of other boots by the wall clock, which may have stepped: such a row that
 //! claims to be of the future is of no use to anybody and goes too.
 
 use crate::model::Now;
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Statement, Transaction};
 
-/// The most runs that one append forgets.
+/// Pruning by age comes every so many runs of a boot: a dozen statements have to be prepared for it.
+pub(super) const EVERY: i64 = 16;
+/// The most runs that are forgotten at once; more than come in between, so that a backlog shrinks.
 const MOST_RUNS: i64 = 64;
-/// What is small and slow to change is looked through every so many runs.
-pub(super) const RARELY: i64 = 30;
 /// Actions are few, and somebody may ask a quarter later.
 const ACTIONS_MS: i64 = 90 * 86_400_000;
 /// Tombstones and questions: longer than any run or Epilog can still be on its way.
@@ -30,36 +30,44 @@ pub struct Keep {
     pub max_bytes: u64,
 }
 
-/// Before each append: what has aged, and what there is no room for.
-pub(super) fn by_run(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
+/// Before each append: room for it, where the ceiling is near. The oldest samples go first, which are archived
+/// ones as long as there are any beyond their own time.
+pub(super) fn make_room(tx: &Transaction, keep: &Keep) -> rusqlite::Result<()> {
+    let number = |pragma: &str| tx.query_row(pragma, [], |r| r.get::<_, i64>(0));
+    let pages = number("PRAGMA page_count")?;
+    let limit = i64::try_from(keep.max_bytes / 4096 / 8 * 7).unwrap_or(i64::MAX);
+    // The file itself never shrinks: what counts are the pages in use.
+    if pages <= limit || pages - number("PRAGMA freelist_count")? <= limit {
+        return Ok(());
+    }
+    let oldest: Option<i64> = tx.query_row("SELECT min(run) FROM sample", [], |r| r.get(0))?;
+    oldest.map_or(Ok(()), |run| forget_runs(tx, run + MOST_RUNS))
+}
+
+/// Every so many runs: what has aged.
+pub(super) fn aged(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
     let thinned: i64 = tx.query_row("SELECT thinned_run FROM meta", [], |r| r.get(0))?;
-    if let Some(run) = aged(tx, boot, now, thinned, keep.samples_ms)? {
+    let mut oldest = tx.prepare(
+        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    if let Some(run) = last_aged(&mut oldest, boot, now, thinned, keep.samples_ms)? {
         thin(tx, thinned, run)?;
     }
-    if let Some(run) = aged(tx, boot, now, 0, keep.archive_ms.max(keep.samples_ms))? {
+    let archive_ms = keep.archive_ms.max(keep.samples_ms);
+    if let Some(run) = last_aged(&mut oldest, boot, now, 0, archive_ms)? {
         forget_runs(tx, run)?;
     }
-    if crowded(tx, keep)? {
-        // The oldest samples, which are archived ones as long as there are any beyond their own time.
-        let oldest: Option<i64> = tx.query_row("SELECT min(run) FROM sample", [], |r| r.get(0))?;
-        if let Some(run) = oldest {
-            forget_runs(tx, run + MOST_RUNS)?;
-        }
-    }
-    Ok(())
+    small_tables(tx, boot, now, keep)
 }
 
 /// Of the oldest runs after `after`, the newest that is older than `keep_ms`.
-fn aged(
-    conn: &Connection,
+fn last_aged(
+    oldest: &mut Statement,
     boot: i64,
     now: &Now,
     after: i64,
     keep_ms: i64,
 ) -> rusqlite::Result<Option<i64>> {
-    let mut oldest = conn.prepare(
-        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
-    )?;
     let mut rows = oldest.query([after, MOST_RUNS])?;
     let mut last = None;
     while let Some(row) = rows.next()? {
@@ -106,16 +114,8 @@ fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the pages in use have come near the ceiling. The file itself never shrinks.
-fn crowded(conn: &Connection, keep: &Keep) -> rusqlite::Result<bool> {
-    let number = |pragma: &str| conn.query_row(pragma, [], |r| r.get::<_, i64>(0));
-    let pages = number("PRAGMA page_count")?;
-    let limit = i64::try_from(keep.max_bytes / 4096 / 8 * 7).unwrap_or(i64::MAX);
-    Ok(pages > limit && pages - number("PRAGMA freelist_count")? > limit)
-}
-
-/// Now and then: the small tables. Each statement is a scan of few rows.
-pub(super) fn rarely(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
+/// Each statement is a scan of few rows.
+fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
     let wall = now.wall.0;
     let long = wall.saturating_sub(keep.archive_ms.max(keep.samples_ms));
     let short = wall.saturating_sub(SHORT_MS);
@@ -124,7 +124,7 @@ pub(super) fn rarely(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rus
          AND coalesce(closed_wall_ms, start_wall_ms) < ?2",
         (boot, long),
     )?;
-    for table in ["job_fact", "job_claim", "withheld"] {
+    for table in ["job_fact", "withheld"] {
         let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
         tx.execute(&sql, [])?;
     }

@@ -33,7 +33,7 @@ impl Ledger {
     /// How a question stands on this boot; what an earlier boot was told is not asked for.
     pub fn question(&self, subject: &str, now: &Now) -> Result<Question, LedgerError> {
         self.read("look for an answer", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?;
+            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             let sql = "SELECT asked_boot_ms, failures, next_boot_ms, answer FROM question
                        WHERE subject = ?1 AND boot = ?2";
             let kept: Option<(i64, u32, i64, Option<String>)> = conn
@@ -64,7 +64,7 @@ impl Ledger {
     /// Keeps an answer.
     pub fn answered(&mut self, subject: &str, answer: &str, now: &Now) -> Result<(), LedgerError> {
         self.write("keep an answer", |tx| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             tx.execute(
                 "INSERT OR REPLACE INTO question VALUES (?1, ?2, ?3, 0, ?3, ?4)",
                 (subject, boot, now.boot.0, answer),
@@ -76,7 +76,7 @@ impl Ledger {
     /// Keeps that no usable answer came: the next attempt is 1, then 5, then every 30 minutes later.
     pub fn unanswered(&mut self, subject: &str, now: &Now) -> Result<(), LedgerError> {
         self.write("keep a failed question", |tx| {
-            let boot = boot_row_made(tx, &now.boot_id)?;
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
             let sql = "SELECT failures FROM question WHERE subject = ?1 AND boot = ?2";
             let earlier: Option<u32> = tx
                 .query_row(sql, (subject, boot), |r| r.get(0))

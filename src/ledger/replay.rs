@@ -5,7 +5,7 @@
 use super::columns::Cursor;
 use super::jobs::known;
 use super::sample::{self, READINGS};
-use super::{Ledger, LedgerError, actions, boot_row};
+use super::{Ledger, LedgerError, actions};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -61,7 +61,8 @@ fn sql() -> String {
         "SELECT {RUN}, s.job_run, s.unit, c.value, c.value_absent, {READINGS}
          FROM run r LEFT JOIN sample s ON s.run = r.id AND s.job_run NOT NULL
          LEFT JOIN counter c ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0
-         WHERE r.id >= (SELECT first_run FROM boot WHERE id = ?1) AND r.boot = ?1 ORDER BY r.id DESC",
+         WHERE r.id >= (SELECT first_run FROM boot WHERE boot_id = ?1)
+             AND r.boot = (SELECT id FROM boot WHERE boot_id = ?1) ORDER BY r.id DESC",
         CounterKind::Energy.code()
     )
 }
@@ -71,8 +72,9 @@ impl Ledger {
     ///
     /// Unless `full`, a job's history goes back only until every unit of it has shown one observation for
     /// which `enough` holds (the tick that did is kept); never beyond its registration. A job whose units
-    /// are not known has no ticks, and none has one whose registration is closed. A run in which the whole GPU read was absent is a tick of units absent for
-    /// that reason; a unit without a row is absent as not recorded.
+    /// are not known has no ticks, and none has one whose registration is closed. A run in which the whole
+    /// GPU read was absent is a tick of units absent for that reason; a unit without a row is absent as not
+    /// recorded; a run that recorded nothing of the job is no tick.
     pub fn replay(
         &self,
         boot_id: &str,
@@ -83,9 +85,7 @@ impl Ledger {
     ) -> Result<Vec<JobHistory>, LedgerError> {
         self.read("replay", |conn| {
             let mut growing = begin(conn, jobs, false)?;
-            if let Some(boot) = boot_row(conn, boot_id)? {
-                pass(conn, boot, &mut growing, Depth { enough, full })?;
-            }
+            pass(conn, boot_id, &mut growing, Depth { enough, full })?;
             histories(conn, growing, node_units)
         })
     }
@@ -94,13 +94,11 @@ impl Ledger {
     pub fn replay_closed(&self, asked: JobAsked, boot_id: &str) -> Result<JobHistory, LedgerError> {
         self.read("replay a job run that is over", |conn| {
             let mut growing = begin(conn, vec![asked], true)?;
-            if let Some(boot) = boot_row(conn, boot_id)? {
-                let depth = Depth {
-                    enough: &mut |_| false,
-                    full: true,
-                };
-                pass(conn, boot, &mut growing, depth)?;
-            }
+            let depth = Depth {
+                enough: &mut |_| false,
+                full: true,
+            };
+            pass(conn, boot_id, &mut growing, depth)?;
             let found = histories(conn, growing, Absent(Absence::NotRecorded))?.pop();
             known(found, "job_run")
         })
@@ -165,7 +163,7 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
 
 fn pass(
     conn: &Connection,
-    boot: i64,
+    boot_id: &str,
     growing: &mut [Growing],
     mut depth: Depth,
 ) -> rusqlite::Result<()> {
@@ -179,7 +177,7 @@ fn pass(
              read_bytes, read_absent FROM job_sample WHERE run = ?1 AND job_run = ?2",
     )?;
     let mut statement = conn.prepare(&sql())?;
-    let mut rows = statement.query([boot])?;
+    let mut rows = statement.query([boot_id])?;
     let mut current = None;
     while let Some(row) = rows.next()? {
         let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));

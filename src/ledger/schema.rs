@@ -32,9 +32,10 @@
 //!   the very rows that were judged. Rows older than `meta.thinned_run` are archived ones only, so dropping
 //!   the oldest runs drops the archive first.
 //! - **What is known of a job run are rows of `job_fact`**, one reading each, by name: a dozen readings of
-//!   Slurm's and as many of the registration would be fifty columns and as many expressions to be parsed by
-//!   every run. SQLite reads the whole schema at each opening, about 140 instructions a byte: it is the largest
-//!   part of an opening, and CHECKs that say what a type or a writer says anyway are left out for it.
+//!   Slurm's and as many of the registration would be fifty columns.
+//! - **Text costs.** SQLite parses the whole schema at each opening, about 140 instructions a byte: the largest
+//!   part of an opening. Hence one CHECK per table (a list of them costs a third more), no CHECK for what a
+//!   type, a key or the only writer says anyway, and AUTOINCREMENT only where a number must not return.
 //! - **`action` names its job in clear** and outlives job run, boot and Epilog. A Reason is one line of
 //!   printable ASCII by CHECK: it goes out to Slurm byte for byte and is compared byte for byte.
 //! - Everything in `meta` is one row: a second one cannot exist.
@@ -82,145 +83,178 @@ CREATE TABLE run (
   boot INTEGER NOT NULL,
   boottime_ms INTEGER NOT NULL,
   wall_ms INTEGER NOT NULL,
-  outcome TEXT NOT NULL CHECK (outcome IN ('ok', 'fault', 'killed')),
-  phase TEXT CHECK ((outcome = 'killed') = (phase NOT NULL)),
+  outcome TEXT NOT NULL,
+  phase TEXT,
   driver TEXT,
-  driver_absent INTEGER CHECK ((driver IS NULL) <> (driver_absent IS NULL)),
+  driver_absent INTEGER,
   gpus_absent INTEGER,
-  overlapped INTEGER NOT NULL
+  overlapped INTEGER NOT NULL,
+  CHECK (outcome IN ('ok', 'fault', 'killed') AND (outcome = 'killed') = (phase NOT NULL)
+    AND (driver IS NULL) <> (driver_absent IS NULL))
 ) STRICT;
 
 CREATE TABLE unit (
   id INTEGER PRIMARY KEY,
-  uuid TEXT NOT NULL UNIQUE CHECK (length(uuid) > 4),
+  uuid TEXT NOT NULL UNIQUE,
   parent TEXT,
   gi INTEGER,
-  ci INTEGER CHECK ((parent IS NULL) = (gi IS NULL) AND (gi IS NULL) = (ci IS NULL)),
+  ci INTEGER,
   nvml_index INTEGER NOT NULL,
   minor INTEGER,
-  minor_absent INTEGER CHECK ((minor IS NULL) <> (minor_absent IS NULL)),
+  minor_absent INTEGER,
   pci TEXT,
-  pci_absent INTEGER CHECK ((pci IS NULL) <> (pci_absent IS NULL)),
+  pci_absent INTEGER,
   name TEXT,
-  name_absent INTEGER CHECK ((name IS NULL) <> (name_absent IS NULL)),
-  last_run INTEGER NOT NULL
+  name_absent INTEGER,
+  last_run INTEGER NOT NULL,
+  CHECK (length(uuid) > 4
+    AND (parent IS NULL) = (gi IS NULL) AND (gi IS NULL) = (ci IS NULL)
+    AND (minor IS NULL) <> (minor_absent IS NULL)
+    AND (pci IS NULL) <> (pci_absent IS NULL)
+    AND (name IS NULL) <> (name_absent IS NULL))
 ) STRICT;
 
 CREATE TABLE sample (
-  run INTEGER NOT NULL,
-  unit INTEGER NOT NULL,
+  run INTEGER,
+  unit INTEGER,
   job_run INTEGER,
-  sm_util INTEGER CHECK (sm_util BETWEEN 0 AND 100),
-  sm_util_absent INTEGER CHECK ((sm_util IS NULL) <> (sm_util_absent IS NULL)),
-  mem_util INTEGER CHECK (mem_util BETWEEN 0 AND 100),
-  mem_util_absent INTEGER CHECK ((mem_util IS NULL) <> (mem_util_absent IS NULL)),
-  sm_peak INTEGER CHECK (sm_peak BETWEEN 0 AND 100),
-  sm_peak_covered_ms INTEGER CHECK ((sm_peak IS NULL) = (sm_peak_covered_ms IS NULL)),
-  sm_peak_absent INTEGER CHECK ((sm_peak IS NULL) <> (sm_peak_absent IS NULL)),
-  mem_peak INTEGER CHECK (mem_peak BETWEEN 0 AND 100),
-  mem_peak_covered_ms INTEGER CHECK ((mem_peak IS NULL) = (mem_peak_covered_ms IS NULL)),
-  mem_peak_absent INTEGER CHECK ((mem_peak IS NULL) <> (mem_peak_absent IS NULL)),
-  mem_used INTEGER CHECK (mem_used BETWEEN 0 AND mem_total),
-  mem_total INTEGER CHECK ((mem_used IS NULL) = (mem_total IS NULL)),
-  mem_excludes_reserved INTEGER CHECK ((mem_used IS NULL) = (mem_excludes_reserved IS NULL)),
-  mem_absent INTEGER CHECK ((mem_used IS NULL) <> (mem_absent IS NULL)),
+  sm_util INTEGER,
+  sm_util_absent INTEGER,
+  mem_util INTEGER,
+  mem_util_absent INTEGER,
+  sm_peak INTEGER,
+  sm_peak_covered_ms INTEGER,
+  sm_peak_absent INTEGER,
+  mem_peak INTEGER,
+  mem_peak_covered_ms INTEGER,
+  mem_peak_absent INTEGER,
+  mem_used INTEGER,
+  mem_total INTEGER,
+  mem_excludes_reserved INTEGER,
+  mem_absent INTEGER,
   power_mw INTEGER,
-  power_absent INTEGER CHECK ((power_mw IS NULL) <> (power_absent IS NULL)),
+  power_absent INTEGER,
   power_limit_mw INTEGER,
-  power_limit_absent INTEGER CHECK ((power_limit_mw IS NULL) <> (power_limit_absent IS NULL)),
+  power_limit_absent INTEGER,
   sm_clock_mhz INTEGER,
-  sm_clock_absent INTEGER CHECK ((sm_clock_mhz IS NULL) <> (sm_clock_absent IS NULL)),
+  sm_clock_absent INTEGER,
   sm_clock_max_mhz INTEGER,
-  sm_clock_max_absent INTEGER CHECK ((sm_clock_max_mhz IS NULL) <> (sm_clock_max_absent IS NULL)),
+  sm_clock_max_absent INTEGER,
   temperature_c INTEGER,
-  temperature_absent INTEGER CHECK ((temperature_c IS NULL) <> (temperature_absent IS NULL)),
+  temperature_absent INTEGER,
   clocks_event INTEGER,
-  clocks_event_absent INTEGER CHECK ((clocks_event IS NULL) <> (clocks_event_absent IS NULL)),
-  mig INTEGER CHECK (mig IN (0, 1)),
-  mig_absent INTEGER CHECK ((mig IS NULL) <> (mig_absent IS NULL)),
+  clocks_event_absent INTEGER,
+  mig INTEGER,
+  mig_absent INTEGER,
   processes_compute INTEGER,
-  processes_graphics INTEGER CHECK ((processes_compute IS NULL) = (processes_graphics IS NULL)),
-  processes_absent INTEGER CHECK ((processes_compute IS NULL) <> (processes_absent IS NULL)),
-  PRIMARY KEY (run, unit)
+  processes_graphics INTEGER,
+  processes_absent INTEGER,
+  PRIMARY KEY (run, unit),
+  CHECK (sm_util BETWEEN 0 AND 100
+    AND mem_util BETWEEN 0 AND 100
+    AND sm_peak BETWEEN 0 AND 100
+    AND mem_peak BETWEEN 0 AND 100
+    AND mem_used BETWEEN 0 AND mem_total
+    AND (sm_util IS NULL) <> (sm_util_absent IS NULL)
+    AND (mem_util IS NULL) <> (mem_util_absent IS NULL)
+    AND (sm_peak IS NULL) <> (sm_peak_absent IS NULL)
+    AND (sm_peak IS NULL) = (sm_peak_covered_ms IS NULL)
+    AND (mem_peak IS NULL) <> (mem_peak_absent IS NULL)
+    AND (mem_peak IS NULL) = (mem_peak_covered_ms IS NULL)
+    AND (mem_used IS NULL) <> (mem_absent IS NULL)
+    AND (mem_used IS NULL) = (mem_total IS NULL)
+    AND (mem_used IS NULL) = (mem_excludes_reserved IS NULL)
+    AND (power_mw IS NULL) <> (power_absent IS NULL)
+    AND (power_limit_mw IS NULL) <> (power_limit_absent IS NULL)
+    AND (sm_clock_mhz IS NULL) <> (sm_clock_absent IS NULL)
+    AND (sm_clock_max_mhz IS NULL) <> (sm_clock_max_absent IS NULL)
+    AND (temperature_c IS NULL) <> (temperature_absent IS NULL)
+    AND (clocks_event IS NULL) <> (clocks_event_absent IS NULL)
+    AND (mig IS NULL) <> (mig_absent IS NULL)
+    AND (processes_compute IS NULL) <> (processes_absent IS NULL)
+    AND (processes_compute IS NULL) = (processes_graphics IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE counter (
-  run INTEGER NOT NULL,
-  unit INTEGER NOT NULL,
-  kind INTEGER NOT NULL,
-  scope INTEGER NOT NULL,
-  value INTEGER CHECK (value >= 0),
-  value_absent INTEGER CHECK ((value IS NULL) <> (value_absent IS NULL)),
-  PRIMARY KEY (run, unit, kind, scope)
+  run INTEGER,
+  unit INTEGER,
+  kind INTEGER,
+  scope INTEGER,
+  value INTEGER,
+  value_absent INTEGER,
+  PRIMARY KEY (run, unit, kind, scope),
+  CHECK (value >= 0 AND (value IS NULL) <> (value_absent IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE proc (
-  run INTEGER NOT NULL,
-  unit INTEGER NOT NULL,
-  pid INTEGER NOT NULL,
-  kind INTEGER NOT NULL CHECK (kind IN (1, 2, 3)),
+  run INTEGER,
+  unit INTEGER,
+  pid INTEGER,
+  kind INTEGER,
   job_run INTEGER,
   start_ticks INTEGER,
-  start_absent INTEGER CHECK ((start_ticks IS NULL) <> (start_absent IS NULL)),
+  start_absent INTEGER,
   memory_bytes INTEGER,
-  memory_absent INTEGER CHECK ((memory_bytes IS NULL) <> (memory_absent IS NULL)),
-  PRIMARY KEY (run, unit, pid, kind)
+  memory_absent INTEGER,
+  PRIMARY KEY (run, unit, pid, kind),
+  CHECK ((start_ticks IS NULL) <> (start_absent IS NULL)
+    AND (memory_bytes IS NULL) <> (memory_absent IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_sample (
-  run INTEGER NOT NULL,
-  job_run INTEGER NOT NULL,
-  frozen INTEGER CHECK (frozen IN (0, 1)),
-  frozen_absent INTEGER CHECK ((frozen IS NULL) <> (frozen_absent IS NULL)),
+  run INTEGER,
+  job_run INTEGER,
+  frozen INTEGER,
+  frozen_absent INTEGER,
   cpu_ms INTEGER,
-  cpu_absent INTEGER CHECK ((cpu_ms IS NULL) <> (cpu_absent IS NULL)),
+  cpu_absent INTEGER,
   written_bytes INTEGER,
-  written_absent INTEGER CHECK ((written_bytes IS NULL) <> (written_absent IS NULL)),
+  written_absent INTEGER,
   read_bytes INTEGER,
-  read_absent INTEGER CHECK ((read_bytes IS NULL) <> (read_absent IS NULL)),
-  PRIMARY KEY (run, job_run)
+  read_absent INTEGER,
+  PRIMARY KEY (run, job_run),
+  CHECK (frozen IN (0, 1)
+    AND (frozen IS NULL) <> (frozen_absent IS NULL)
+    AND (cpu_ms IS NULL) <> (cpu_absent IS NULL)
+    AND (written_bytes IS NULL) <> (written_absent IS NULL)
+    AND (read_bytes IS NULL) <> (read_absent IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_run (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   boot INTEGER NOT NULL,
-  job_id INTEGER NOT NULL CHECK (job_id > 0),
+  job_id INTEGER NOT NULL,
   restart INTEGER NOT NULL,
-  registered_by TEXT NOT NULL CHECK (registered_by IN ('prolog', 'discovery')),
+  registered_by TEXT NOT NULL,
   registered_boot_ms INTEGER NOT NULL,
   after_run INTEGER NOT NULL,
   start_boot_ms INTEGER NOT NULL,
   start_wall_ms INTEGER NOT NULL,
-  start_source TEXT NOT NULL CHECK (start_source IN ('slurm', 'registration')),
+  start_source TEXT NOT NULL,
   het_leader INTEGER,
   first_activity_ms INTEGER,
   last_activity_ms INTEGER,
-  archived INTEGER NOT NULL DEFAULT 0,
-  closed_how TEXT CHECK (closed_how IN ('ended', 'requeued', 'replaced')),
-  closed_wall_ms INTEGER CHECK ((closed_how IS NULL) = (closed_wall_ms IS NULL))
+  archived INTEGER NOT NULL,
+  closed_how TEXT,
+  closed_wall_ms INTEGER,
+  CHECK (job_id > 0 AND registered_by IN ('prolog', 'discovery')
+    AND closed_how IN ('ended', 'requeued', 'replaced')
+    AND (closed_how IS NULL) = (closed_wall_ms IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX job_run_open ON job_run (boot, job_id, restart) WHERE closed_how IS NULL;
 
 CREATE TABLE job_fact (
-  job_run INTEGER NOT NULL,
-  name TEXT NOT NULL,
+  job_run INTEGER,
+  name TEXT,
   value ANY,
   absent INTEGER CHECK ((value IS NULL) <> (absent IS NULL)),
   PRIMARY KEY (job_run, name)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE job_claim (
-  job_run INTEGER NOT NULL,
-  position INTEGER NOT NULL,
-  gres_index INTEGER,
-  uuid TEXT CHECK ((gres_index IS NULL) <> (uuid IS NULL)),
-  PRIMARY KEY (job_run, position)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE ended (
-  boot INTEGER NOT NULL,
-  job_id INTEGER NOT NULL,
-  restart INTEGER NOT NULL,
+  boot INTEGER,
+  job_id INTEGER,
+  restart INTEGER,
   ended_wall_ms INTEGER NOT NULL,
   job_run INTEGER,
   PRIMARY KEY (boot, job_id, restart)
@@ -235,7 +269,7 @@ BEGIN SELECT RAISE(ABORT, 'this job run has ended'); END;
     owned!("job_sample"),
     "
 CREATE TABLE finding (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   job_id INTEGER NOT NULL,
   restart INTEGER NOT NULL,
   display_id TEXT NOT NULL,
@@ -246,20 +280,23 @@ CREATE TABLE finding (
   boot INTEGER NOT NULL,
   since_boot_ms INTEGER NOT NULL,
   since_wall_ms INTEGER NOT NULL,
-  established_boot_ms INTEGER NOT NULL CHECK (established_boot_ms >= since_boot_ms),
-  certified_ms INTEGER NOT NULL CHECK (certified_ms >= 0),
+  established_boot_ms INTEGER NOT NULL,
+  certified_ms INTEGER NOT NULL,
   opened_run INTEGER NOT NULL,
   last_run INTEGER NOT NULL,
   closed_run INTEGER,
-  closed_how TEXT CHECK (closed_how IN ('alive', 'lost', 'exempt', 'ended')),
-  closed_wall_ms INTEGER CHECK ((closed_how IS NULL) = (closed_wall_ms IS NULL))
+  closed_how TEXT,
+  closed_wall_ms INTEGER,
+  CHECK (established_boot_ms >= since_boot_ms
+    AND closed_how IN ('alive', 'lost', 'exempt', 'ended')
+    AND (closed_how IS NULL) = (closed_wall_ms IS NULL))
 ) STRICT;
 CREATE UNIQUE INDEX finding_open ON finding (job_run) WHERE closed_how IS NULL;
 
 CREATE TABLE action (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   finding INTEGER,
-  verdict TEXT NOT NULL CHECK (verdict IN ('alert', 'drain', 'cancel', 'release')),
+  verdict TEXT NOT NULL,
   node TEXT NOT NULL,
   job_id INTEGER NOT NULL,
   restart INTEGER NOT NULL,
@@ -271,17 +308,20 @@ CREATE TABLE action (
   wall_ms INTEGER NOT NULL,
   signature TEXT NOT NULL,
   seen_before TEXT NOT NULL,
-  reason TEXT CHECK (length(reason) > 0 AND NOT reason GLOB '*[^ -~]*'),
-  outcome TEXT NOT NULL CHECK (outcome IN ('begun', 'done', 'failed', 'unknown', 'lifted')),
+  reason TEXT,
+  outcome TEXT NOT NULL,
   detail TEXT NOT NULL,
-  release_seen_run INTEGER
+  release_seen_run INTEGER,
+  CHECK (verdict IN ('alert', 'drain', 'cancel', 'release')
+    AND outcome IN ('begun', 'done', 'failed', 'unknown', 'lifted')
+    AND length(reason) > 0 AND NOT reason GLOB '*[^ -~]*')
 ) STRICT;
 CREATE INDEX action_of_run ON action (job_run);
 
 CREATE TABLE withheld (
-  job_run INTEGER NOT NULL,
-  verdict TEXT NOT NULL,
-  because TEXT NOT NULL,
+  job_run INTEGER,
+  verdict TEXT,
+  because TEXT,
   first_run INTEGER NOT NULL,
   first_wall_ms INTEGER NOT NULL,
   last_run INTEGER NOT NULL,
@@ -291,7 +331,7 @@ CREATE TABLE withheld (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outbox (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   subject TEXT NOT NULL UNIQUE,
   body TEXT NOT NULL,
   queued_wall_ms INTEGER NOT NULL,
@@ -302,7 +342,7 @@ CREATE TABLE outbox (
 ) STRICT;
 
 CREATE TABLE fault (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   kind TEXT NOT NULL,
   subject TEXT NOT NULL,
   detail TEXT NOT NULL,
@@ -313,7 +353,7 @@ CREATE TABLE fault (
 ) STRICT;
 
 CREATE TABLE case_file (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   job_id INTEGER NOT NULL,
   restart INTEGER NOT NULL,
   display_id TEXT NOT NULL,
