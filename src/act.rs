@@ -100,11 +100,7 @@ pub fn cancel(
         desk.now,
     )?;
     if look.admin_comment {
-        leave_comment(
-            &target,
-            &reason::comment(job, finding, desk.now),
-            desk.slurm,
-        );
+        leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
     }
     let told = desk.slurm.cancel(&target);
     let (outcome, detail) = cancelled(&told, job, desk.slurm);
@@ -114,12 +110,10 @@ pub fn cancel(
 
 /// Says why in the job's AdminComment, unless somebody else's words stand there.
 fn leave_comment(target: &str, text: &str, slurm: &Slurm) {
-    let told = slurm
-        .has_admin_comment(target)
-        .and_then(|there| match there {
-            true => Ok("left as it is: somebody's words stand there"),
-            false => slurm.admin_comment(target, text).map(|()| "written"),
-        });
+    let told = slurm.has_admin_comment(target).and_then(|there| match there {
+        true => Ok("left as it is: somebody's words stand there"),
+        false => slurm.admin_comment(target, text).map(|()| "written"),
+    });
     match told {
         Ok(words) => tracing::info!(job = target, "AdminComment {words}"),
         Err(silence) => tracing::warn!(job = target, "AdminComment not written: {silence}"),
@@ -135,10 +129,7 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
         }
         (Err(silence), _) => (silence.outcome(), silence.to_string()),
         // scancel returns before the job's processes are told.
-        (Ok(()), _) => (
-            Outcome::Unknown,
-            "scancel was taken; the job still runs".to_owned(),
-        ),
+        (Ok(()), _) => (Outcome::Unknown, "scancel was taken; the job still runs".to_owned()),
     }
 }
 
@@ -169,8 +160,7 @@ pub fn reconcile(
         Some(false) if old => Outcome::Failed,
         _ => return Ok(None),
     };
-    desk.ledger
-        .end_action(action.id, outcome, "found by looking", true)?;
+    desk.ledger.end_action(action.id, outcome, "found by looking", true)?;
     Ok(Some(outcome))
 }
 
@@ -187,10 +177,7 @@ pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> 
         Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
     };
     if !node.drained_as(reason) {
-        desk.ledger.mark_lifted(
-            drain.id,
-            &format!("lifted or changed by somebody else: {node}"),
-        )?;
+        desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
         return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
     }
     if !node.plain() {
@@ -202,9 +189,6 @@ pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> 
             desk.ledger.mark_lifted(drain.id, "released by us")?;
             Ok(Deed::Ended(Outcome::Lifted, after.to_string()))
         }
-        _ => Ok(Deed::Ended(
-            Outcome::Unknown,
-            told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()),
-        )),
+        _ => Ok(Deed::Ended(Outcome::Unknown, told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()))),
     }
 }

@@ -251,18 +251,11 @@ pub fn load(named: Option<&Path>) -> Result<Config, Vec<ConfigError>> {
 fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> {
     let name = path.display().to_string();
     let refuse = |what: String, hint: &str| {
-        Err(vec![ConfigError {
-            what,
-            hint: hint.to_owned(),
-            ..ConfigError::of_file(&name)
-        }])
+        Err(vec![ConfigError { what, hint: hint.to_owned(), ..ConfigError::of_file(&name) }])
     };
     match file::read(path) {
         Err(cause) => refuse(cause, ""),
-        Ok(None) if must_exist => refuse(
-            "does not exist".to_owned(),
-            "leave the name out for defaults",
-        ),
+        Ok(None) if must_exist => refuse("does not exist".to_owned(), "leave the name out for defaults"),
         Ok(None) => Ok(defaults()),
         Ok(Some((text, file))) => {
             let mut config = parse(&text, &name)?;
@@ -287,22 +280,13 @@ fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> 
 ///
 /// Every error of the text at once.
 pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
-    let defaults = Config {
-        file: Some(PathBuf::from(name)),
-        text: text.to_owned(),
-        ..defaults()
-    };
+    let defaults = Config { file: Some(PathBuf::from(name)), text: text.to_owned(), ..defaults() };
     let root = match tree::read(text) {
         Ok(Some(root)) => root,
         Ok(None) => return Ok(defaults),
         Err(tree::Unreadable { cause, position }) => {
             let what = "is unusable".to_owned();
-            return Err(vec![ConfigError {
-                what,
-                position,
-                hint: cause,
-                ..ConfigError::of_file(name)
-            }]);
+            return Err(vec![ConfigError { what, position, hint: cause, ..ConfigError::of_file(name) }]);
         }
     };
     let mut check = table::Check::new(text, name);
@@ -311,11 +295,7 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
     cross::check(&mut check, &root, &config);
     config.notes = std::mem::take(&mut check.notes);
     let errors = check.errors();
-    if errors.is_empty() {
-        Ok(config)
-    } else {
-        Err(errors)
-    }
+    if errors.is_empty() { Ok(config) } else { Err(errors) }
 }
 
 /// The commented default file. It says exactly what [`defaults`] answers.
@@ -332,12 +312,7 @@ pub fn defaults() -> Config {
         mode: Mode::Observe,
         state_dir: PathBuf::from("/var/lib/gpu-reaper-hc"),
         deadline: Duration::from_secs(45),
-        enforce_in: EnforceIn {
-            partitions: vec![],
-            accounts: vec![],
-            qos: vec![],
-            node_share: 1.0,
-        },
+        enforce_in: EnforceIn { partitions: vec![], accounts: vec![], qos: vec![], node_share: 1.0 },
         gpu: Gpu {
             source: GpuSourceKind::Nvml,
             library: None,
@@ -345,18 +320,9 @@ pub fn defaults() -> Config {
             scenario: None,
             expected: Auto::Auto,
         },
-        slurm: Slurm {
-            source: SlurmSource::Auto,
-            bin_dir: None,
-            conf: None,
-        },
+        slurm: Slurm { source: SlurmSource::Auto, bin_dir: None, conf: None },
         rules: default_rules(),
-        act: Act {
-            release: Release::JobEnd,
-            release_orphans: false,
-            admin_comment: true,
-            notify_job: false,
-        },
+        act: Act { release: Release::JobEnd, release_orphans: false, admin_comment: true, notify_job: false },
         limits: Limits {
             max_drained_fraction: 0.1,
             max_drained_nodes: None,
@@ -370,10 +336,7 @@ pub fn defaults() -> Config {
             max_size_bytes: 64 << 20,
             case_files: Duration::from_secs(30 * DAY),
         },
-        epilog: Epilog {
-            verify: Duration::from_secs(10),
-            allow: vec![],
-        },
+        epilog: Epilog { verify: Duration::from_secs(10), allow: vec![] },
         notes: vec![],
         text: String::new(),
     }
@@ -393,14 +356,8 @@ fn default_rules() -> Rules {
             max_sample_gap: Auto::Auto,
         },
         stages: vec![
-            Stage {
-                after_ms: 0,
-                verdict: Verdict::Alert,
-            },
-            Stage {
-                after_ms: 60 * MINUTE,
-                verdict: Verdict::Drain,
-            },
+            Stage { after_ms: 0, verdict: Verdict::Alert },
+            Stage { after_ms: 60 * MINUTE, verdict: Verdict::Drain },
         ],
         spinning: Verdict::Drain,
         exemptions: Exemptions::default(),

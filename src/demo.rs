@@ -38,12 +38,7 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
             let state = stage.in_short(*job)?;
             if state.kind != *last {
                 let clock = (at_ms - first_ms) / 60_000;
-                say(&format!(
-                    "  {:02}:{:02}  {job}  {}\n",
-                    clock / 60,
-                    clock % 60,
-                    state.words
-                ));
+                say(&format!("  {:02}:{:02}  {job}  {}\n", clock / 60, clock % 60, state.words));
                 *last = state.kind;
                 std::thread::sleep(pace);
             }
@@ -61,9 +56,5 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
 fn runs_words(scenario: &Scenario) -> String {
     let runs = scenario.runs();
     let length_ms = runs.last().unwrap_or(&0) - runs.first().unwrap_or(&0);
-    format!(
-        "{} runs over {} of a node's time",
-        runs.len(),
-        human_ms(length_ms)
-    )
+    format!("{} runs over {} of a node's time", runs.len(), human_ms(length_ms))
 }

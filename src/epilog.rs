@@ -17,13 +17,7 @@ use std::time::Duration;
 const LEDGER_WAIT: Duration = Duration::from_secs(4);
 
 /// Clears the job run of this environment; says in words what it did.
-pub fn run(
-    config: &Config,
-    place: &Place,
-    slurm: &Slurm,
-    now: &Now,
-    env: Env,
-) -> Result<String, String> {
+pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -> Result<String, String> {
     let job = job_id(env)?;
     let restart = env("SLURM_JOB_RESTART_COUNT").and_then(|n| n.parse().ok());
     let later = |e: LedgerError| {
@@ -31,33 +25,18 @@ pub fn run(
     };
     let opening = run::opening(config, LEDGER_WAIT);
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(later)?;
-    let asked = Asked {
-        config,
-        place,
-        now,
-        slurm,
-    };
+    let asked = Asked { config, place, now, slurm };
     let case = match ledger.ending_run(job, restart, now).map_err(later)? {
         Some(job_run) => case_file(&asked, &ledger, job_run).map_err(later)?,
         None => None,
     };
     let archive = config.mode() == Mode::Observe;
-    let cleared = ledger
-        .clear(job, restart, now, archive, case.as_ref())
-        .map_err(later)?;
+    let cleared = ledger.clear(job, restart, now, archive, case.as_ref()).map_err(later)?;
     Ok(format!(
         "job {job} cleared: {} samples {}{}",
         cleared.samples,
-        if cleared.archived {
-            "archived"
-        } else {
-            "dropped"
-        },
-        if cleared.case_kept {
-            ", case file kept"
-        } else {
-            ""
-        }
+        if cleared.archived { "archived" } else { "dropped" },
+        if cleared.case_kept { ", case file kept" } else { "" }
     ))
 }
 
@@ -71,8 +50,5 @@ fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<CaseF
     let told = explain::tell(asked, ledger, job, &[])?;
     let mut body = explain::json::page(&told);
     body["page"] = explain::text::page(&told).into();
-    Ok(Some(CaseFile {
-        display_id,
-        body: body.to_string(),
-    }))
+    Ok(Some(CaseFile { display_id, body: body.to_string() }))
 }

@@ -5,9 +5,7 @@ pub mod json;
 pub mod text;
 
 use crate::config::Config;
-use crate::ledger::{
-    Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
-};
+use crate::ledger::{Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld};
 use crate::model::*;
 use crate::place::Place;
 use crate::policy::stage::{self, Next};
@@ -77,10 +75,7 @@ impl Answer {
             Answer::Told(told) => match &told.assessment.judgement {
                 Judgement::Breaching(_) => 0,
                 Judgement::Alive { .. } => 10,
-                Judgement::Spared {
-                    guard: Guard::Exemption,
-                    ..
-                } => 11,
+                Judgement::Spared { guard: Guard::Exemption, .. } => 11,
                 _ if told.history.ticks.is_empty() => 13,
                 Judgement::Spared { .. } | Judgement::Unjudged { .. } => 12,
             },
@@ -96,19 +91,11 @@ pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, Ledge
     let records = find(ledger, id)?;
     let open = |r: &&JobRecord| r.life == Life::Open && r.boot_id == asked.now.boot_id;
     if let Some(record) = records.iter().find(open) {
-        return Ok(Answer::Told(Box::new(tell(
-            asked,
-            ledger,
-            record.run.clone(),
-            &records,
-        )?)));
+        return Ok(Answer::Told(Box::new(tell(asked, ledger, record.run.clone(), &records)?)));
     }
     let case = ledger.cases_of(id)?.into_iter().next();
     if case.is_some() || !records.is_empty() {
-        return Ok(Answer::Ended {
-            when: ended_when(&records, case.as_ref()),
-            case,
-        });
+        return Ok(Answer::Ended { when: ended_when(&records, case.as_ref()), case });
     }
     Ok(match other_node(asked.place, id) {
         Some(node) => Answer::OtherNode(node),
@@ -136,9 +123,7 @@ fn ended_when(records: &[JobRecord], case: Option<&StoredCase>) -> String {
         Life::Replaced(at) => format!("replaced {}", at.rfc3339()),
         Life::Open => "registered before this boot".to_owned(),
     });
-    closed
-        .or(case.map(|c| format!("ended {}", c.created.rfc3339())))
-        .unwrap_or_default()
+    closed.or(case.map(|c| format!("ended {}", c.created.rfc3339()))).unwrap_or_default()
 }
 
 /// Several slurmd on one host have a ledger each.
@@ -148,33 +133,19 @@ fn other_node(place: &Place, id: &str) -> Option<String> {
         let ledger = Ledger::open_read_only(dir, std::time::Duration::from_millis(200)).ok()?;
         (!find(&ledger, id).ok()?.is_empty()).then(|| ledger.node().to_string())
     };
-    siblings
-        .map(|s| s.path())
-        .filter(|dir| *dir != place.dir)
-        .find_map(|dir| knows(&dir))
+    siblings.map(|s| s.path()).filter(|dir| *dir != place.dir).find_map(|dir| knows(&dir))
 }
 
 /// Judges one registered run again.
-pub fn tell(
-    asked: &Asked,
-    ledger: &Ledger,
-    run: JobRun,
-    records: &[JobRecord],
-) -> Result<Told, LedgerError> {
+pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) -> Result<Told, LedgerError> {
     let rules = &asked.config.rules;
     let jobs = ledger.open_runs(&asked.now.boot_id)?;
     let known = ledger.known_units(&asked.now.boot_id)?;
     let held = snapshot::attribute(asked.slurm, &jobs, &known);
-    let units = held
-        .get(&run.id)
-        .cloned()
-        .unwrap_or(Reading::Absent(Absence::NotRecorded));
+    let units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
     let node_units = attribution::count(&known, asked.config.gpu.expected);
     let id = run.id;
-    let everything = vec![JobAsked {
-        run: run.clone(),
-        units,
-    }];
+    let everything = vec![JobAsked { run: run.clone(), units }];
     let mut history = match ledger
         .replay(
             &asked.now.boot_id,
@@ -188,11 +159,7 @@ pub fn tell(
         Some(history) => history,
         None => empty(run),
     };
-    history.open_finding = ledger
-        .open_findings()?
-        .into_iter()
-        .find(|f| f.job_run == id)
-        .map(Into::into);
+    history.open_finding = ledger.open_findings()?.into_iter().find(|f| f.job_run == id).map(Into::into);
     let assessment = judge(&history, rules, ledger.cadence(asked.now)?, asked.now);
     let mut told = Told {
         node: asked.place.node.to_string(),
@@ -201,11 +168,7 @@ pub fn tell(
         withheld: ledger.withheld_of(id)?,
         findings: ledger.findings_of(id)?,
         next: None,
-        other_runs: records
-            .iter()
-            .filter(|r| r.run.id != id)
-            .map(other_run)
-            .collect(),
+        other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
         history,
         assessment,
     };
@@ -255,44 +218,27 @@ impl Told {
     /// The two guards of acting: what the mode allows, and the rungs below a cancel.
     fn add_stage_guards(&mut self, asked: &Asked) {
         let observe = asked.config.mode().permit().is_none();
-        let saw = if observe {
-            "mode is observe"
-        } else {
-            "mode is enforce"
-        };
+        let saw = if observe { "mode is observe" } else { "mode is enforce" };
         let done = |verdict| {
-            let runs = self
-                .actions
-                .iter()
-                .filter(|a| a.verdict == verdict && a.outcome == Outcome::Done);
-            runs.map(|a| format!("{verdict} in run {}", a.run.0))
-                .next_back()
+            let runs = self.actions.iter().filter(|a| a.verdict == verdict && a.outcome == Outcome::Done);
+            runs.map(|a| format!("{verdict} in run {}", a.run.0)).next_back()
         };
         let rungs = [done(Verdict::Alert), done(Verdict::Drain)];
         let both = rungs.iter().all(Option::is_some);
         let rungs: Vec<String> = rungs.into_iter().flatten().collect();
-        let rungs = if rungs.is_empty() {
-            "neither alerted nor drained".to_owned()
-        } else {
-            rungs.join(", ")
-        };
-        self.assessment.guards.insert(
-            0,
-            GuardReport::new(Guard::Observe, saw, "enforce, to drain or cancel", observe),
-        );
-        let limit = "alert and drain, each done in an earlier run";
+        let rungs =
+            if rungs.is_empty() { "neither alerted nor drained".to_owned() } else { rungs.join(", ") };
         self.assessment
             .guards
-            .push(GuardReport::new(Guard::CancelHistory, rungs, limit, !both));
+            .insert(0, GuardReport::new(Guard::Observe, saw, "enforce, to drain or cancel", observe));
+        let limit = "alert and drain, each done in an earlier run";
+        self.assessment.guards.push(GuardReport::new(Guard::CancelHistory, rungs, limit, !both));
     }
 
     /// What was withheld, as pairs of verdict and reason.
     pub fn withheld_pairs(&self) -> Vec<(String, String)> {
         let word = |deed: &Deed| deed.word().to_owned();
-        self.withheld
-            .iter()
-            .map(|w| (word(&w.deed), w.because.clone()))
-            .collect()
+        self.withheld.iter().map(|w| (word(&w.deed), w.because.clone())).collect()
     }
 }
 

@@ -62,16 +62,10 @@ mod tests {
     #[test]
     fn one_impossible_entry_spoils_the_whole_process_list() {
         // gpuopenanalytics/pynvml#48, XuehaiPan/nvitop#88 (NR-05): pid 4294967295, memory above the device's.
-        let process = |pid, held| GpuProcess {
-            pid,
-            kind: ProcessKind::Compute,
-            memory: Measured(MemoryBytes(held)),
-        };
-        let memory = Measured(Memory {
-            used: MemoryBytes(1),
-            total: MemoryBytes(100),
-            excludes_reserved: true,
-        });
+        let process =
+            |pid, held| GpuProcess { pid, kind: ProcessKind::Compute, memory: Measured(MemoryBytes(held)) };
+        let memory =
+            Measured(Memory { used: MemoryBytes(1), total: MemoryBytes(100), excludes_reserved: true });
         let table = [
             (vec![], memory, true),
             (vec![process(1, 0), process(4_194_304, 100)], memory, true),
@@ -82,11 +76,7 @@ mod tests {
             (vec![process(7, 101)], Absent(Absence::NotSupported), true),
         ];
         for (list, memory, good) in table {
-            let want = if good {
-                Measured(list.clone())
-            } else {
-                Absent(Absence::Implausible)
-            };
+            let want = if good { Measured(list.clone()) } else { Absent(Absence::Implausible) };
             assert_eq!(vetted(list, &memory), want);
         }
     }

@@ -14,34 +14,22 @@ const MOST_PARENTS: usize = 8;
 /// The moment. For `main` alone: it is an input ever after.
 pub fn now() -> Result<Now, String> {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-    let boot_id = std::fs::read_to_string(BOOT_ID)
-        .map_err(|e| format!("`{BOOT_ID}`: {e}"))?
-        .trim()
-        .to_owned();
+    let boot_id =
+        std::fs::read_to_string(BOOT_ID).map_err(|e| format!("`{BOOT_ID}`: {e}"))?.trim().to_owned();
     if boot_id.is_empty() {
         return Err(format!("`{BOOT_ID}` is empty"));
     }
     let boot = BootMs(clock_ms(libc::CLOCK_BOOTTIME)?);
     let wall = WallMs(clock_ms(libc::CLOCK_REALTIME)?);
-    Ok(Now {
-        boot_id,
-        boot,
-        wall,
-    })
+    Ok(Now { boot_id, boot, wall })
 }
 
 fn clock_ms(clock: libc::clockid_t) -> Result<i64, String> {
-    let mut at = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `at` is plain data that lives through the call.
     match unsafe { libc::clock_gettime(clock, &mut at) } {
         0 => Ok(at.tv_sec * 1000 + at.tv_nsec / 1_000_000),
-        _ => Err(format!(
-            "clock {clock}: {}",
-            std::io::Error::last_os_error()
-        )),
+        _ => Err(format!("clock {clock}: {}", std::io::Error::last_os_error())),
     }
 }
 
@@ -64,10 +52,7 @@ pub struct ProcessFacts {
 impl ProcessFacts {
     /// When it started.
     pub fn started(&self) -> BootMs {
-        BootMs(
-            (self.start_ticks.saturating_mul(1000) / ticks_per_second()).min(i64::MAX as u64)
-                as i64,
-        )
+        BootMs((self.start_ticks.saturating_mul(1000) / ticks_per_second()).min(i64::MAX as u64) as i64)
     }
 }
 
@@ -83,8 +68,7 @@ pub struct ProcessIo {
 /// One process. Gone meanwhile is `NotListed`: a normal race.
 pub fn process(pid: u32) -> Reading<ProcessFacts> {
     read_proc(pid, "stat").and_then(|text| {
-        facts(&text, ticks_per_second())
-            .map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured)
+        facts(&text, ticks_per_second()).map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured)
     })
 }
 
@@ -95,9 +79,8 @@ pub fn process_cgroup(pid: u32) -> Reading<String> {
 
 /// Its /proc/PID/io; needs the rights of root or of its owner.
 pub fn process_io(pid: u32) -> Reading<ProcessIo> {
-    read_proc(pid, "io").and_then(|text| {
-        io_of(&text).map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured)
-    })
+    read_proc(pid, "io")
+        .and_then(|text| io_of(&text).map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured))
 }
 
 fn read_proc(pid: u32, file: &str) -> Reading<String> {
@@ -124,14 +107,7 @@ fn facts(stat: &str, ticks_per_second: u64) -> Option<ProcessFacts> {
     let (comm, rest) = rest.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     // Numbered from 3 (state) in proc_pid_stat(5).
-    let number = |n: usize| {
-        fields
-            .get(n - 3)?
-            .parse::<i64>()
-            .ok()
-            .filter(|v| *v >= 0)
-            .map(|v| v as u64)
-    };
+    let number = |n: usize| fields.get(n - 3)?.parse::<i64>().ok().filter(|v| *v >= 0).map(|v| v as u64);
     let ticks = (14..=17).map(number).sum::<Option<u64>>()?;
     Some(ProcessFacts {
         comm: comm.to_owned(),
@@ -143,28 +119,14 @@ fn facts(stat: &str, ticks_per_second: u64) -> Option<ProcessFacts> {
 }
 
 fn io_of(text: &str) -> Option<ProcessIo> {
-    let field = |key: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(key))?
-            .trim()
-            .parse()
-            .ok()
-    };
-    Some(ProcessIo {
-        read_bytes: field("read_bytes:")?,
-        write_bytes: field("write_bytes:")?,
-    })
+    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok();
+    Some(ProcessIo { read_bytes: field("read_bytes:")?, write_bytes: field("write_bytes:")? })
 }
 
 /// Whether the slurmd that started this process is itself younger than `within_ms`: it runs the health check
 /// once before it registers, and waits for it. `false` where no parent is a slurmd.
 pub fn started_by_fresh_slurmd(now: &Now, within_ms: i64) -> Reading<bool> {
-    fresh_slurmd(
-        std::os::unix::process::parent_id(),
-        now.boot,
-        within_ms,
-        process,
-    )
+    fresh_slurmd(std::os::unix::process::parent_id(), now.boot, within_ms, process)
 }
 
 fn fresh_slurmd(
@@ -198,7 +160,8 @@ fn fresh_slurmd(
 /// may sleep. The phase is in the lock file; a process in state D can not be helped by any of this.
 pub fn alarm(deadline: std::time::Duration) {
     extern "C" fn give_up(_signal: libc::c_int) {
-        const LINE: &[u8] = b"gpu-reaper-hc: the run's deadline passed; it was given up, the next run names its last phase\n";
+        const LINE: &[u8] =
+            b"gpu-reaper-hc: the run's deadline passed; it was given up, the next run names its last phase\n";
         // SAFETY: write and _exit are async-signal-safe, and the line is static.
         unsafe {
             libc::write(2, LINE.as_ptr().cast(), LINE.len());
@@ -208,10 +171,7 @@ pub fn alarm(deadline: std::time::Duration) {
     let seconds = deadline.as_secs().clamp(1, 3600) as libc::c_uint;
     // SAFETY: the handler does nothing but what is safe in one.
     unsafe {
-        libc::signal(
-            libc::SIGALRM,
-            give_up as extern "C" fn(libc::c_int) as libc::sighandler_t,
-        );
+        libc::signal(libc::SIGALRM, give_up as extern "C" fn(libc::c_int) as libc::sighandler_t);
         libc::alarm(seconds);
     }
 }
@@ -243,16 +203,8 @@ mod tests {
     fn a_name_with_spaces_and_parentheses_shifts_no_field() {
         for comm in ["python3", "a b", "x) R 1 1 (y", "", ")", "a\nb"] {
             let facts = facts(&stat(comm, 7, 12_345), 100).unwrap();
-            assert_eq!(
-                (facts.comm.as_str(), facts.state, facts.parent),
-                (comm, 'S', 7),
-                "{comm:?}"
-            );
-            assert_eq!(
-                (facts.start_ticks, facts.cpu_ms),
-                (12_345, 1000),
-                "{comm:?}"
-            );
+            assert_eq!((facts.comm.as_str(), facts.state, facts.parent), (comm, 'S', 7), "{comm:?}");
+            assert_eq!((facts.start_ticks, facts.cpu_ms), (12_345, 1000), "{comm:?}");
         }
     }
 
@@ -267,13 +219,7 @@ mod tests {
     #[test]
     fn io_is_both_fields_or_nothing() {
         let text = "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 1\n";
-        assert_eq!(
-            io_of(text),
-            Some(ProcessIo {
-                read_bytes: 4096,
-                write_bytes: 8192
-            })
-        );
+        assert_eq!(io_of(text), Some(ProcessIo { read_bytes: 4096, write_bytes: 8192 }));
         assert_eq!(io_of("read_bytes: 1\ncancelled_write_bytes: 1\n"), None);
         assert_eq!(io_of(""), None);
     }
@@ -310,18 +256,10 @@ mod tests {
         };
         let fresh = |parent| fresh_slurmd(parent, BootMs(1_000_000), 60_000, tree);
         assert_eq!(fresh(8), Reading::Measured(true));
-        assert_eq!(
-            fresh(10),
-            Reading::Measured(true),
-            "a wrapper stands between"
-        );
+        assert_eq!(fresh(10), Reading::Measured(true), "a wrapper stands between");
         assert_eq!(fresh(20), Reading::Measured(false), "an old one");
         assert_eq!(fresh(30), Reading::Measured(false), "none");
-        assert_eq!(
-            fresh(99),
-            Reading::Absent(Absence::NotListed),
-            "unknown is not old"
-        );
+        assert_eq!(fresh(99), Reading::Absent(Absence::NotListed), "unknown is not old");
         assert_eq!(
             fresh_slurmd(10, BootMs(1_000_000), 8_000, tree),
             Reading::Measured(false),

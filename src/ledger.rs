@@ -92,12 +92,7 @@ impl Ledger {
     /// file (0640), the tables. A damaged file is put aside and a new one begun; [`Ledger::notes`] says so.
     ///
     /// Errors: any [`LedgerErrorKind`] but `Corrupt` and `Refused`; also a ledger of another node.
-    pub fn open(
-        dir: &Path,
-        node: &NodeName,
-        now: &Now,
-        opening: Opening,
-    ) -> Result<Ledger, LedgerError> {
+    pub fn open(dir: &Path, node: &NodeName, now: &Now, opening: Opening) -> Result<Ledger, LedgerError> {
         open::open(dir, node, now, opening)
     }
 
@@ -162,9 +157,7 @@ impl Ledger {
         mut work: impl FnMut(&Transaction, bool) -> rusqlite::Result<T>,
     ) -> Result<T, LedgerError> {
         match self.write(doing, |tx| work(tx, false)) {
-            Err(error) if error.kind == LedgerErrorKind::Corrupt => {
-                self.write(doing, |tx| work(tx, true))
-            }
+            Err(error) if error.kind == LedgerErrorKind::Corrupt => self.write(doing, |tx| work(tx, true)),
             done => done,
         }
     }
@@ -201,16 +194,9 @@ struct Boot {
 }
 
 fn boot_row(conn: &Connection, boot_id: &str) -> rusqlite::Result<Option<Boot>> {
-    conn.query_row(
-        "SELECT id, first_run FROM boot WHERE boot_id = ?1",
-        [boot_id],
-        |r| {
-            Ok(Boot {
-                id: r.get(0)?,
-                first_run: r.get(1)?,
-            })
-        },
-    )
+    conn.query_row("SELECT id, first_run FROM boot WHERE boot_id = ?1", [boot_id], |r| {
+        Ok(Boot { id: r.get(0)?, first_run: r.get(1)? })
+    })
     .optional()
 }
 
@@ -220,10 +206,7 @@ fn boot_row_made(tx: &Transaction, boot_id: &str) -> rusqlite::Result<Boot> {
         Some(boot) => Ok(boot),
         None => {
             tx.execute("INSERT INTO boot (boot_id) VALUES (?1)", [boot_id])?;
-            Ok(Boot {
-                id: tx.last_insert_rowid(),
-                first_run: None,
-            })
+            Ok(Boot { id: tx.last_insert_rowid(), first_run: None })
         }
     }
 }
@@ -263,10 +246,7 @@ pub struct LedgerError {
 
 impl LedgerError {
     fn new(kind: LedgerErrorKind, path: &Path, text: impl fmt::Display) -> LedgerError {
-        LedgerError {
-            kind,
-            text: format!("ledger `{}`: {text}", path.display()),
-        }
+        LedgerError { kind, text: format!("ledger `{}`: {text}", path.display()) }
     }
 
     fn of(path: &Path, doing: &str, cause: rusqlite::Error) -> LedgerError {
@@ -274,19 +254,13 @@ impl LedgerError {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => LedgerErrorKind::Busy,
             Some(ErrorCode::DiskFull) => LedgerErrorKind::Full,
             Some(ErrorCode::ReadOnly) => LedgerErrorKind::ReadOnly,
-            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-                LedgerErrorKind::CannotOpen
-            }
+            Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => LedgerErrorKind::CannotOpen,
             Some(ErrorCode::SystemIoFailure) => LedgerErrorKind::Io,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => LedgerErrorKind::Corrupt,
             Some(ErrorCode::ConstraintViolation) => LedgerErrorKind::Refused,
             _ => LedgerErrorKind::Other,
         };
-        LedgerError::new(
-            kind,
-            path,
-            format_args!("{doing}: {}", one_line(&cause.to_string())),
-        )
+        LedgerError::new(kind, path, format_args!("{doing}: {}", one_line(&cause.to_string())))
     }
 }
 

@@ -45,11 +45,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Makes the node's folder, closed to others: it holds jobs' names and the lock.
 pub fn prepare_folder(dir: &Path) -> io::Result<()> {
-    match std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o750)
-        .create(dir)
-    {
+    match std::fs::DirBuilder::new().recursive(true).mode(0o750).create(dir) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         made => made,
     }
@@ -60,13 +56,7 @@ pub fn prepare_folder(dir: &Path) -> io::Result<()> {
 pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
     let path = dir.join("run.lock");
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o640)
-        .custom_flags(libc::O_NOFOLLOW);
+    options.read(true).write(true).create(true).truncate(false).mode(0o640).custom_flags(libc::O_NOFOLLOW);
     let file = options.open(&path)?;
     let until = Instant::now() + wait;
     loop {
@@ -82,11 +72,7 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
     }
     let killed = read_mark(&file);
     let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
-    let mut lock = RunLock {
-        file,
-        head,
-        written: 0,
-    };
+    let mut lock = RunLock { file, head, written: 0 };
     lock.phase("start");
     Ok(Taken::Ours(lock, killed))
 }
@@ -97,14 +83,8 @@ fn overlap_path(dir: &Path) -> PathBuf {
 
 fn count_overlap(dir: &Path, now: &Now) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    options
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags(libc::O_NOFOLLOW);
-    options
-        .open(overlap_path(dir))?
-        .write_all(format!("{}\n", now.boot.0).as_bytes())
+    options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+    options.open(overlap_path(dir))?.write_all(format!("{}\n", now.boot.0).as_bytes())
 }
 
 /// How many runs found the lock held since this was last asked. Held under the lock only.
@@ -114,8 +94,7 @@ pub fn take_overlaps(dir: &Path) -> u32 {
     if std::fs::rename(overlap_path(dir), &taken).is_err() {
         return 0;
     }
-    let lines =
-        std::fs::read(&taken).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count());
+    let lines = std::fs::read(&taken).map_or(0, |text| text.iter().filter(|b| **b == b'\n').count());
     let _ = std::fs::remove_file(&taken);
     u32::try_from(lines).unwrap_or(u32::MAX)
 }
@@ -141,10 +120,7 @@ impl RunLock {
         let mut line = format!("{} {phase}\n", self.head);
         let length = line.len();
         // Blanks over the rest of a longer mark: one write, never a torn line.
-        line.extend(std::iter::repeat_n(
-            ' ',
-            self.written.saturating_sub(length),
-        ));
+        line.extend(std::iter::repeat_n(' ', self.written.saturating_sub(length)));
         self.written = length;
         let _ = self.file.write_all_at(line.as_bytes(), 0);
     }
@@ -160,11 +136,7 @@ mod tests {
     use super::*;
 
     fn now(boot_ms: i64) -> Now {
-        Now {
-            boot_id: "b".to_owned(),
-            boot: BootMs(boot_ms),
-            wall: WallMs(1_000_000 + boot_ms),
-        }
+        Now { boot_id: "b".to_owned(), boot: BootMs(boot_ms), wall: WallMs(1_000_000 + boot_ms) }
     }
 
     fn ours(taken: Taken) -> (RunLock, Option<Killed>) {
@@ -198,10 +170,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = take(dir.path(), Duration::ZERO, &now(1)).unwrap();
         for at in 2..5 {
-            assert!(matches!(
-                take(dir.path(), Duration::ZERO, &now(at)).unwrap(),
-                Taken::Busy
-            ));
+            assert!(matches!(take(dir.path(), Duration::ZERO, &now(at)).unwrap(), Taken::Busy));
         }
         assert_eq!(take_overlaps(dir.path()), 3);
         assert_eq!(take_overlaps(dir.path()), 0);

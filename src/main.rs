@@ -29,16 +29,11 @@ fn main() -> ExitCode {
         (Some(Command::Demo), _) => show_demo(),
         (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, s, now| {
             let _ = s;
-            prolog::run(
-                p,
-                run::opening(c, prolog::LEDGER_WAIT),
-                now,
-                &prolog::process_env,
-            )
+            prolog::run(p, run::opening(c, prolog::LEDGER_WAIT), now, &prolog::process_env)
         }),
-        (Some(Command::Epilog), _) => hook(&cli.common, "epilog", |c, p, s, now| {
-            epilog::run(c, p, s, now, &prolog::process_env)
-        }),
+        (Some(Command::Epilog), _) => {
+            hook(&cli.common, "epilog", |c, p, s, now| epilog::run(c, p, s, now, &prolog::process_env))
+        }
         (None, None) => health_check(&cli.common, started),
     }
 }
@@ -54,11 +49,8 @@ fn complain(text: &str) {
 }
 
 fn config_file(common: &Common) -> Option<PathBuf> {
-    let by_environment = || {
-        std::env::var_os("GPU_REAPER_CONFIG")
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+    let by_environment =
+        || std::env::var_os("GPU_REAPER_CONFIG").filter(|v| !v.is_empty()).map(PathBuf::from);
     common.config.clone().or_else(by_environment)
 }
 
@@ -80,15 +72,9 @@ fn load_or_complain(common: &Common, instead: &str) -> Option<Config> {
 }
 
 fn place(common: &Common, config: &Config) -> Result<Place, String> {
-    let by_environment = std::env::var("SLURMD_NODENAME")
-        .ok()
-        .filter(|n| !n.is_empty());
+    let by_environment = std::env::var("SLURMD_NODENAME").ok().filter(|n| !n.is_empty());
     let said = common.node.clone().or(by_environment);
-    Place::find(
-        &config.state_dir,
-        said.as_deref(),
-        host::short_hostname().ok(),
-    )
+    Place::find(&config.state_dir, said.as_deref(), host::short_hostname().ok())
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
@@ -153,33 +139,21 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
             let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
             return run::run(setting, &mut eyes).map_err(|t| t.to_string());
         }
-        GpuSourceKind::Nvml => SourcePlan::Nvml {
-            library: gpu.library.clone(),
-        },
-        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi {
-            program: nvidia_smi(),
-        },
+        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
+        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
     };
     let deadline = match gpu.deadline {
         Auto::Set(deadline) => deadline,
         Auto::Auto => driver::default_deadline(),
     };
-    let plan = Plan {
-        source,
-        deadline,
-        lock: setting.place.dir.join("probe.lock"),
-    };
+    let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
     run::run(setting, &mut eyes).map_err(|t| t.to_string())
 }
 
 /// Where nvidia-smi lies; slurmd gives no PATH.
 fn nvidia_smi() -> PathBuf {
-    let places = [
-        "/usr/bin/nvidia-smi",
-        "/usr/local/bin/nvidia-smi",
-        "/opt/bin/nvidia-smi",
-    ];
+    let places = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/opt/bin/nvidia-smi"];
     let found = places.iter().map(PathBuf::from).find(|p| p.exists());
     found.unwrap_or_else(|| PathBuf::from(places[0]))
 }
@@ -198,8 +172,8 @@ fn hook(
     act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<String, String>,
 ) -> ExitCode {
     // A broken configuration names no state folder; the job is found later by itself.
-    let Some(config) = load_or_complain(common, "the defaults were used for this hook")
-        .or_else(|| Some(config::defaults()))
+    let Some(config) =
+        load_or_complain(common, "the defaults were used for this hook").or_else(|| Some(config::defaults()))
     else {
         return ExitCode::SUCCESS;
     };
@@ -220,15 +194,9 @@ fn explain_job(common: &Common, job: &str) -> ExitCode {
     };
     let told = place(common, &config).and_then(|place| {
         let now = host::now()?;
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2))
-            .map_err(|e| e.to_string())?;
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
         let slurm = slurm(&config, &place);
-        let asked = Asked {
-            config: &config,
-            place: &place,
-            now: &now,
-            slurm: &slurm,
-        };
+        let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())
     });
     match told {
@@ -260,10 +228,7 @@ fn configuration(common: &Common, what: ConfigCommand) -> ExitCode {
                 for note in &config.notes {
                     say(&format!("note: {note}\n"));
                 }
-                let file = config
-                    .file
-                    .as_ref()
-                    .map_or("defaults".to_owned(), |f| f.display().to_string());
+                let file = config.file.as_ref().map_or("defaults".to_owned(), |f| f.display().to_string());
                 say(&format!("ok: {file}\n"));
             }
             ExitCode::SUCCESS

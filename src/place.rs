@@ -22,17 +22,12 @@ impl Place {
     /// Finds out which node this is: what was said (`--node`, SLURMD_NODENAME), else the only node that has a
     /// folder here, else the host's short name. The look before a deed has Slurm confirm it: an unknown node
     /// answers nothing.
-    pub fn find(
-        state_dir: &Path,
-        said: Option<&str>,
-        hostname: Option<String>,
-    ) -> Result<Place, String> {
+    pub fn find(state_dir: &Path, said: Option<&str>, hostname: Option<String>) -> Result<Place, String> {
         if let Some(said) = said {
             return NodeName::new(said).map(|node| Place::new(state_dir, node));
         }
         let folders = std::fs::read_dir(state_dir).into_iter().flatten().flatten();
-        let mut nodes =
-            folders.filter_map(|f| f.file_name().to_str().and_then(|n| NodeName::new(n).ok()));
+        let mut nodes = folders.filter_map(|f| f.file_name().to_str().and_then(|n| NodeName::new(n).ok()));
         if let (Some(only), None) = (nodes.next(), nodes.next()) {
             return Ok(Place::new(state_dir, only));
         }
@@ -56,8 +51,7 @@ mod tests {
         // mej/nhc#19, #110 (ND-01): the host name is not the node name.
         let dir = tempfile::tempdir().unwrap();
         let find = |said: Option<&str>| {
-            Place::find(dir.path(), said, Some("node838.example.org".into()))
-                .map(|p| p.node.to_string())
+            Place::find(dir.path(), said, Some("node838.example.org".into())).map(|p| p.node.to_string())
         };
         assert_eq!(find(Some("gpu-a7")).unwrap(), "gpu-a7");
         assert_eq!(find(None).unwrap(), "node838");

@@ -78,6 +78,7 @@ pub struct Rules {
 }
 
 pub mod guard;
+mod host_activity;
 pub mod judge;
 pub mod level;
 pub mod signature;

@@ -23,19 +23,13 @@ pub fn process_env(name: &str) -> Option<String> {
 pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<String, String> {
     let registration = registration(env, now)?;
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(|e| {
-        format!(
-            "{e}; job {} is not registered, the next run finds it by itself",
-            registration.job
-        )
+        format!("{e}; job {} is not registered, the next run finds it by itself", registration.job)
     })?;
     let job = registration.job;
-    ledger.register(now, &registration).map_err(|e| {
-        format!("{e}; job {job} is not registered, the next run finds it by itself")
-    })?;
-    Ok(format!(
-        "job {job} registered with {} GPUs",
-        registration.gpus.len()
-    ))
+    ledger
+        .register(now, &registration)
+        .map_err(|e| format!("{e}; job {job} is not registered, the next run finds it by itself"))?;
+    Ok(format!("job {job} registered with {} GPUs", registration.gpus.len()))
 }
 
 /// What the environment of slurmd's Prolog and Epilog says of a job run (facts of Slurm 2.1, 2.2).
@@ -54,13 +48,11 @@ pub fn registration(env: Env, now: &Now) -> Result<Registration, String> {
         sluid: text("SLURM_JOB_SLUID"),
         start: start(env, now),
         user: text("SLURM_JOB_USER"),
-        uid: number("SLURM_JOB_UID")
-            .map_or(Reading::Absent(Absence::NotRecorded), Reading::Measured),
+        uid: number("SLURM_JOB_UID").map_or(Reading::Absent(Absence::NotRecorded), Reading::Measured),
         account: text("SLURM_JOB_ACCOUNT"),
         partition: text("SLURM_JOB_PARTITION"),
         qos: text("SLURM_JOB_QOS"),
-        nodes: number("SLURM_JOB_NUM_NODES")
-            .map_or(Reading::Absent(Absence::NotRecorded), Reading::Measured),
+        nodes: number("SLURM_JOB_NUM_NODES").map_or(Reading::Absent(Absence::NotRecorded), Reading::Measured),
         node_list: text("SLURM_NODELIST"),
         het_leader: env("SLURM_HET_JOB_ID").and_then(|v| JobId::parse(&v)),
         limit_end: unix_s(env, "SLURM_JOB_END_TIME")
@@ -73,25 +65,17 @@ pub fn registration(env: Env, now: &Now) -> Result<Registration, String> {
 /// SLURM_JOB_ID, or an error that says what was found.
 pub fn job_id(env: Env) -> Result<JobId, String> {
     let found = env("SLURM_JOB_ID");
-    found
-        .as_deref()
-        .and_then(JobId::parse)
-        .ok_or_else(|| match found {
-            Some(found) => format!(
-                "SLURM_JOB_ID is `{}`, a job id is a number above 0; nothing was done",
-                found.escape_debug()
-            ),
-            None => "SLURM_JOB_ID is not set; nothing was done".to_owned(),
-        })
+    found.as_deref().and_then(JobId::parse).ok_or_else(|| match found {
+        Some(found) => format!(
+            "SLURM_JOB_ID is `{}`, a job id is a number above 0; nothing was done",
+            found.escape_debug()
+        ),
+        None => "SLURM_JOB_ID is not set; nothing was done".to_owned(),
+    })
 }
 
 fn unix_s(env: Env, name: &str) -> Option<WallMs> {
-    env(name)?
-        .parse::<i64>()
-        .ok()
-        .filter(|s| *s > 0)
-        .and_then(|s| s.checked_mul(1000))
-        .map(WallMs)
+    env(name)?.parse::<i64>().ok().filter(|s| *s > 0).and_then(|s| s.checked_mul(1000)).map(WallMs)
 }
 
 /// Slurm's start time from 23.02 on; before, the moment of registration.
@@ -100,17 +84,9 @@ fn start(env: Env, now: &Now) -> JobStart {
         Some(wall) => {
             // Slurm's clock may be ahead of ours: a run never starts in the future.
             let ago_ms = (now.wall.0 - wall.0).max(0);
-            JobStart {
-                boot: crate::units::BootMs(now.boot.0 - ago_ms),
-                wall,
-                source: StartSource::Slurm,
-            }
+            JobStart { boot: crate::units::BootMs(now.boot.0 - ago_ms), wall, source: StartSource::Slurm }
         }
-        None => JobStart {
-            boot: now.boot,
-            wall: now.wall,
-            source: StartSource::Registration,
-        },
+        None => JobStart { boot: now.boot, wall: now.wall, source: StartSource::Registration },
     }
 }
 
@@ -121,17 +97,13 @@ fn gpus(env: Env) -> Result<Vec<GpuClaim>, String> {
         return Ok(Vec::new());
     };
     let visible = env("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let uuids: Option<Vec<GpuClaim>> = visible
-        .split(',')
-        .map(|u| UnitUuid::new(u.trim()).ok().map(GpuClaim::Uuid))
-        .collect();
+    let uuids: Option<Vec<GpuClaim>> =
+        visible.split(',').map(|u| UnitUuid::new(u.trim()).ok().map(GpuClaim::Uuid)).collect();
     if let Some(uuids) = uuids.filter(|u| u.len() == list.split(',').count()) {
         return Ok(uuids);
     }
-    let claims: Result<Vec<GpuClaim>, _> = list
-        .split(',')
-        .map(|i| i.trim().parse().map(|i| GpuClaim::Index(GresIndex(i))))
-        .collect();
+    let claims: Result<Vec<GpuClaim>, _> =
+        list.split(',').map(|i| i.trim().parse().map(|i| GpuClaim::Index(GresIndex(i)))).collect();
     claims.map_err(|_| {
         format!(
             "SLURM_JOB_GPUS is `{}`, expected GPU indices like `0,1`; the job is not registered",
@@ -146,16 +118,9 @@ mod tests {
     use crate::units::BootMs;
 
     fn read(env: &[(&str, &str)]) -> Result<Registration, String> {
-        let now = Now {
-            boot_id: "b".into(),
-            boot: BootMs(1_000_000),
-            wall: WallMs(1_795_961_850_000),
-        };
+        let now = Now { boot_id: "b".into(), boot: BootMs(1_000_000), wall: WallMs(1_795_961_850_000) };
         let find = |name: &str| {
-            env.iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| v.to_string())
-                .filter(|v| !v.is_empty())
+            env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()).filter(|v| !v.is_empty())
         };
         registration(&find, &now)
     }
@@ -164,18 +129,9 @@ mod tests {
     fn a_missing_or_odd_variable_is_told_and_a_cpu_job_holds_no_gpu() {
         // nebius/soperator cd043edd (PE-09): strict mode aborted because a variable was not set.
         assert!(read(&[]).unwrap_err().contains("not set"));
-        assert!(
-            read(&[("SLURM_JOB_ID", "")])
-                .unwrap_err()
-                .contains("not set")
-        );
+        assert!(read(&[("SLURM_JOB_ID", "")]).unwrap_err().contains("not set"));
         for odd in ["0", "-1", "1 2", "x", "99999999999999999999"] {
-            assert!(
-                read(&[("SLURM_JOB_ID", odd)])
-                    .unwrap_err()
-                    .contains("a number above 0"),
-                "{odd}"
-            );
+            assert!(read(&[("SLURM_JOB_ID", odd)]).unwrap_err().contains("a number above 0"), "{odd}");
         }
         let cpu = read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "")]).unwrap();
         assert!(cpu.gpus.is_empty());
@@ -185,54 +141,24 @@ mod tests {
     #[test]
     fn uuids_win_and_local_indices_are_never_used() {
         let two = |visible| {
-            let env = [
-                ("SLURM_JOB_ID", "7"),
-                ("SLURM_JOB_GPUS", "4,5"),
-                ("CUDA_VISIBLE_DEVICES", visible),
-            ];
+            let env = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "4,5"), ("CUDA_VISIBLE_DEVICES", visible)];
             read(&env).unwrap().gpus
         };
         // guilbaults/slurm-job-exporter#63 (ID-02): the job-local index is always zero.
-        assert_eq!(
-            two("0,1"),
-            [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]
-        );
+        assert_eq!(two("0,1"), [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]);
         let uuid = |u| GpuClaim::Uuid(UnitUuid::new(u).unwrap());
         assert_eq!(two("GPU-a1,MIG-b2"), [uuid("GPU-a1"), uuid("MIG-b2")]);
-        assert_eq!(
-            two("GPU-a1"),
-            [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]
-        );
-        assert!(
-            read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0-3")])
-                .unwrap_err()
-                .contains("0-3")
-        );
+        assert_eq!(two("GPU-a1"), [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]);
+        assert!(read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0-3")]).unwrap_err().contains("0-3"));
     }
 
     #[test]
     fn slurms_start_time_is_taken_where_it_is_given() {
-        let given = read(&[
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_JOB_START_TIME", "1795961844"),
-        ])
-        .unwrap()
-        .start;
-        assert_eq!(
-            (given.boot, given.source),
-            (BootMs(994_000), StartSource::Slurm)
-        );
+        let given = read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_START_TIME", "1795961844")]).unwrap().start;
+        assert_eq!((given.boot, given.source), (BootMs(994_000), StartSource::Slurm));
         let own = read(&[("SLURM_JOB_ID", "7")]).unwrap().start;
-        assert_eq!(
-            (own.boot, own.source),
-            (BootMs(1_000_000), StartSource::Registration)
-        );
-        let ahead = read(&[
-            ("SLURM_JOB_ID", "7"),
-            ("SLURM_JOB_START_TIME", "1795999999"),
-        ])
-        .unwrap()
-        .start;
+        assert_eq!((own.boot, own.source), (BootMs(1_000_000), StartSource::Registration));
+        let ahead = read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_START_TIME", "1795999999")]).unwrap().start;
         assert_eq!(ahead.boot, BootMs(1_000_000));
     }
 }

@@ -197,10 +197,7 @@ mod tests {
         let json = |r: Reading<u32>| serde_json::to_string(&r).unwrap();
         assert_eq!(json(Measured(97)), r#"{"value":97}"#);
         assert_eq!(json(Measured(0)), r#"{"value":0}"#);
-        assert_eq!(
-            json(Absent(Absence::NotSupported)),
-            r#"{"value":null,"absent":"not_supported"}"#
-        );
+        assert_eq!(json(Absent(Absence::NotSupported)), r#"{"value":null,"absent":"not_supported"}"#);
     }
 
     #[test]

@@ -66,10 +66,7 @@ impl Setting<'_> {
 
 /// How a ledger is opened under a configuration.
 pub fn opening(config: &Config, wait: Duration) -> Opening {
-    Opening {
-        wait,
-        max_bytes: config.history.max_size_bytes,
-    }
+    Opening { wait, max_bytes: config.history.max_size_bytes }
 }
 
 /// How a run ended.

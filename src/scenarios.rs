@@ -49,23 +49,12 @@ pub fn play(name: &str, text: &str) -> Result<Vec<Verdict>, String> {
     let scenario = Scenario::parse(text).map_err(|e| format!("scenario `{name}`: {e}"))?;
     let mut stage = Stage::set(&scenario).map_err(|e| format!("scenario `{name}`: {e}"))?;
     for at_ms in scenario.runs() {
-        stage
-            .run_at(at_ms)
-            .map_err(|e| format!("scenario `{name}` at {at_ms} ms: {e}"))?;
+        stage.run_at(at_ms).map_err(|e| format!("scenario `{name}` at {at_ms} ms: {e}"))?;
     }
-    scenario
-        .expect
-        .iter()
-        .map(|expect| verdict(name, &scenario, &stage, expect))
-        .collect()
+    scenario.expect.iter().map(|expect| verdict(name, &scenario, &stage, expect)).collect()
 }
 
-fn verdict(
-    name: &str,
-    scenario: &Scenario,
-    stage: &Stage,
-    expect: &Expect,
-) -> Result<Verdict, String> {
+fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> Result<Verdict, String> {
     let job = JobId::new(expect.job).ok_or("job id 0")?;
     let answer = stage.explain(job)?;
     let told = match &answer {
@@ -86,12 +75,10 @@ fn verdict(
     };
     let text = explain::text::answer(&answer, &job.to_string());
     verdict.differs = differences(&verdict, expect, finding.map(|f| f.scope.word()), &text);
-    if let (now, Some(theirs)) = stage.reasons() {
-        if now != theirs {
-            verdict
-                .differs
-                .push(format!("somebody else's reason `{theirs}` became `{now}`"));
-        }
+    if let (now, Some(theirs)) = stage.reasons()
+        && now != theirs
+    {
+        verdict.differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
     }
     Ok(verdict)
 }
@@ -108,26 +95,15 @@ fn differences(v: &Verdict, expect: &Expect, scope: Option<&str>, text: &str) ->
         }
     };
     check("judgement", Some(&v.judgement), Some(&expect.judgement));
-    check(
-        "signature",
-        v.signature.as_deref(),
-        expect.signature.as_deref(),
-    );
+    check("signature", v.signature.as_deref(), expect.signature.as_deref());
     check("guard", v.guard.as_deref(), expect.guard.as_deref());
     check("scope", scope, expect.scope.as_deref());
     if v.done != expect.done {
         differs.push(format!("done is {:?}, expected {:?}", v.done, expect.done));
     }
     for (asked, because) in &expect.withheld {
-        if !v
-            .withheld
-            .iter()
-            .any(|(a, b)| a == asked && b.contains(because.as_str()))
-        {
-            differs.push(format!(
-                "{asked} was not withheld because of `{because}`: {:?}",
-                v.withheld
-            ));
+        if !v.withheld.iter().any(|(a, b)| a == asked && b.contains(because.as_str())) {
+            differs.push(format!("{asked} was not withheld because of `{because}`: {:?}", v.withheld));
         }
     }
     for says in expect.says.iter().filter(|s| !text.contains(s.as_str())) {
@@ -141,22 +117,13 @@ pub fn play_all() -> Result<Vec<Verdict>, String> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = ALL.len().div_ceil(threads).max(1);
     let play_share = |share: &'static [Named]| {
-        share
-            .iter()
-            .map(|named| play(named.name, named.text))
-            .collect::<Result<Vec<_>, _>>()
+        share.iter().map(|named| play(named.name, named.text)).collect::<Result<Vec<_>, _>>()
     };
     let played = std::thread::scope(|scope| {
-        let playing: Vec<_> = ALL
-            .chunks(share)
-            .map(|s| scope.spawn(move || play_share(s)))
-            .collect();
+        let playing: Vec<_> = ALL.chunks(share).map(|s| scope.spawn(move || play_share(s))).collect();
         playing
             .into_iter()
-            .map(|p| {
-                p.join()
-                    .unwrap_or_else(|_| Err("a scenario panicked".to_owned()))
-            })
+            .map(|p| p.join().unwrap_or_else(|_| Err("a scenario panicked".to_owned())))
             .collect::<Vec<_>>()
     });
     let mut all = Vec::new();
@@ -172,15 +139,8 @@ pub fn table(verdicts: &[Verdict]) -> String {
     for v in verdicts {
         let mark = if v.differs.is_empty() { "ok  " } else { "FAIL" };
         let look = v.signature.as_deref().or(v.guard.as_deref()).unwrap_or("");
-        let done = if v.done.is_empty() {
-            "nothing done".to_owned()
-        } else {
-            v.done.join(", ")
-        };
-        out += &format!(
-            "{mark} {:<9} {look:<14} {done:<22} {}\n",
-            v.judgement, v.about
-        );
+        let done = if v.done.is_empty() { "nothing done".to_owned() } else { v.done.join(", ") };
+        out += &format!("{mark} {:<9} {look:<14} {done:<22} {}\n", v.judgement, v.about);
         for differs in &v.differs {
             out += &format!("     {}: {differs}\n", v.scenario);
         }

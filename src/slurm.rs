@@ -95,9 +95,9 @@ impl NoAnswer {
             NoAnswer::Refused { text, .. } if SURELY_NOT_DONE.iter().any(|t| text.contains(t)) => {
                 Outcome::Failed
             }
-            NoAnswer::Refused { .. }
-            | NoAnswer::TimedOut { .. }
-            | NoAnswer::NotUnderstood { .. } => Outcome::Unknown,
+            NoAnswer::Refused { .. } | NoAnswer::TimedOut { .. } | NoAnswer::NotUnderstood { .. } => {
+                Outcome::Unknown
+            }
         }
     }
 }
@@ -106,17 +106,11 @@ impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoAnswer::TimedOut { program, limit_ms } => {
-                write!(
-                    f,
-                    "{program}: no answer within {} s",
-                    *limit_ms as f64 / 1000.0
-                )
+                write!(f, "{program}: no answer within {} s", *limit_ms as f64 / 1000.0)
             }
-            NoAnswer::Refused {
-                program,
-                code,
-                text,
-            } => write!(f, "{program}: `{text}` (exit status {code})"),
+            NoAnswer::Refused { program, code, text } => {
+                write!(f, "{program}: `{text}` (exit status {code})")
+            }
             NoAnswer::UnknownNode(node) => write!(f, "Slurm knows no node `{node}`"),
             NoAnswer::Unavailable { program, why } => write!(f, "{program}: not run: {why}"),
             NoAnswer::NotUnderstood { program, text } => {
@@ -135,10 +129,7 @@ pub struct Slurm {
 impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
-        Slurm {
-            node,
-            commands: Commands::new(site),
-        }
+        Slurm { node, commands: Commands::new(site) }
     }
 
     /// The GPUs of this node as gres.conf lists them, from beside slurm.conf.
@@ -159,10 +150,7 @@ impl Slurm {
 
 /// A parser's complaint as an answer that was not understood.
 fn misread(program: Program, why: impl fmt::Display) -> NoAnswer {
-    NoAnswer::NotUnderstood {
-        program: program.name(),
-        text: command::one_line(why.to_string().as_bytes()),
-    }
+    NoAnswer::NotUnderstood { program: program.name(), text: command::one_line(why.to_string().as_bytes()) }
 }
 
 #[cfg(test)]
@@ -172,63 +160,28 @@ mod tests {
     #[test]
     fn a_refused_drain_is_a_failure_and_a_late_one_is_unknown() {
         // aws/aws-parallelcluster#2467 (CT-07), ComputeCanada/puppet-magic_castle#177 (CT-08): texts of 22.05.8.
-        let refused = |text: &str| {
-            NoAnswer::Refused {
-                program: "scontrol",
-                code: 1,
-                text: text.into(),
-            }
-            .outcome()
-        };
+        let refused =
+            |text: &str| NoAnswer::Refused { program: "scontrol", code: 1, text: text.into() }.outcome();
         let table = [
             ("slurm_update error: Invalid user id", Outcome::Failed),
-            (
-                "You must specify a reason when ... a node. Request denied",
-                Outcome::Failed,
-            ),
-            (
-                "slurm_update error: Unable to contact slurm controller (connect failure)",
-                Outcome::Failed,
-            ),
-            (
-                "slurm_load_node error: Protocol authentication error",
-                Outcome::Failed,
-            ),
-            (
-                "slurm_update error: Socket timed out on send/recv operation",
-                Outcome::Unknown,
-            ),
+            ("You must specify a reason when ... a node. Request denied", Outcome::Failed),
+            ("slurm_update error: Unable to contact slurm controller (connect failure)", Outcome::Failed),
+            ("slurm_load_node error: Protocol authentication error", Outcome::Failed),
+            ("slurm_update error: Socket timed out on send/recv operation", Outcome::Unknown),
             ("a text of a later version", Outcome::Unknown),
         ];
         for (text, want) in table {
             assert_eq!(refused(text), want, "{text}");
         }
-        assert_eq!(
-            NoAnswer::TimedOut {
-                program: "scontrol",
-                limit_ms: 6000
-            }
-            .outcome(),
-            Outcome::Unknown
-        );
+        assert_eq!(NoAnswer::TimedOut { program: "scontrol", limit_ms: 6000 }.outcome(), Outcome::Unknown);
     }
 
     #[test]
     fn every_silence_is_one_line_that_names_its_command() {
-        let timed_out = NoAnswer::TimedOut {
-            program: "squeue",
-            limit_ms: 6000,
-        };
+        let timed_out = NoAnswer::TimedOut { program: "squeue", limit_ms: 6000 };
         assert_eq!(timed_out.to_string(), "squeue: no answer within 6 s");
-        let refused = NoAnswer::Refused {
-            program: "scontrol",
-            code: 1,
-            text: "Invalid user id".into(),
-        };
-        assert_eq!(
-            refused.to_string(),
-            "scontrol: `Invalid user id` (exit status 1)"
-        );
+        let refused = NoAnswer::Refused { program: "scontrol", code: 1, text: "Invalid user id".into() };
+        assert_eq!(refused.to_string(), "scontrol: `Invalid user id` (exit status 1)");
         let misread = misread(Program::Squeue, "row `a\nb`");
         assert_eq!(misread.to_string().lines().count(), 1);
     }

@@ -179,9 +179,7 @@ macro_rules! name {
 fn plain(text: &str, extra: &[u8], most: usize) -> bool {
     !text.is_empty()
         && text.len() <= most
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || extra.contains(&b))
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || extra.contains(&b))
 }
 
 name!(
@@ -207,29 +205,20 @@ impl PciAddress {
     /// Reads `00000000:9B:00.0`, `0000:9b:00.0` and `0000:9b:00` (function 0 assumed).
     pub fn parse(text: &str) -> Result<PciAddress, String> {
         let bad = || {
-            format!(
-                "`{}` is no PCI address (domain:bus:device.function in hexadecimal)",
-                text.escape_debug()
-            )
+            format!("`{}` is no PCI address (domain:bus:device.function in hexadecimal)", text.escape_debug())
         };
         let mut parts = text.trim().splitn(3, ':');
-        let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next())
-        else {
+        let (Some(domain), Some(bus), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(bad());
         };
         let (device, function) = rest.split_once('.').unwrap_or((rest, "0"));
         let hex = |digits: &str, most: u32| {
             let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-            u32::from_str_radix(digits, 16)
-                .ok()
-                .filter(|v| plain && *v <= most)
-                .ok_or_else(bad)
+            u32::from_str_radix(digits, 16).ok().filter(|v| plain && *v <= most).ok_or_else(bad)
         };
         let (domain, bus) = (hex(domain, u32::MAX)?, hex(bus, 0xff)?);
         let (device, function) = (hex(device, 0x1f)?, hex(function, 7)?);
-        Ok(PciAddress(format!(
-            "{domain:04x}:{bus:02x}:{device:02x}.{function}"
-        )))
+        Ok(PciAddress(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}")))
     }
 
     /// The one spelling.
@@ -253,9 +242,7 @@ pub struct GpuHours {
 impl GpuHours {
     /// `units` units for `ms` milliseconds each; negative durations count as none.
     pub fn of(units: usize, ms: i64) -> GpuHours {
-        GpuHours {
-            unit_ms: (units as i64).saturating_mul(ms.max(0)),
-        }
+        GpuHours { unit_ms: (units as i64).saturating_mul(ms.max(0)) }
     }
 
     /// The figure for people and JSON.
@@ -267,8 +254,7 @@ impl GpuHours {
 /// Milliseconds as people say them: `1 h 12 m`, `9 m 30 s`, `12 s`. Negative ones read as 0 s.
 pub fn human_ms(ms: i64) -> String {
     let secs = ms.max(0) / 1000;
-    let (days, hours, minutes, seconds) =
-        (secs / 86_400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
+    let (days, hours, minutes, seconds) = (secs / 86_400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds} s"),
         (0, 0, _) if seconds == 0 => format!("{minutes} m"),
@@ -285,27 +271,12 @@ mod tests {
 
     #[test]
     fn one_card_has_one_spelling_of_its_address() {
-        for text in [
-            "00000000:9B:00.0",
-            "0000:9b:00.0",
-            "0000:9B:00",
-            " 0:9b:0.0 ",
-        ] {
-            assert_eq!(
-                PciAddress::parse(text).unwrap().as_str(),
-                "0000:9b:00.0",
-                "{text:?}"
-            );
+        for text in ["00000000:9B:00.0", "0000:9b:00.0", "0000:9B:00", " 0:9b:0.0 "] {
+            assert_eq!(PciAddress::parse(text).unwrap().as_str(), "0000:9b:00.0", "{text:?}");
         }
-        for text in [
-            "",
-            "9b:00.0",
-            "0000:zz:00.0",
-            "0000:100:00.0",
-            "0000:9b:20.0",
-            "0000:9b:00.8",
-            "0000:+9:00.0",
-        ] {
+        for text in
+            ["", "9b:00.0", "0000:zz:00.0", "0000:100:00.0", "0000:9b:20.0", "0000:9b:00.8", "0000:+9:00.0"]
+        {
             assert!(PciAddress::parse(text).is_err(), "{text:?}");
         }
     }
@@ -322,10 +293,7 @@ mod tests {
         for bad in ["", ".", "..", "../x", "a/b", "a b", "a\nb", "-x", "n\u{e9}"] {
             assert!(NodeName::new(bad).is_err(), "{bad:?}");
         }
-        assert_eq!(
-            NodeName::new("gpu-a7.rack_2").unwrap().as_str(),
-            "gpu-a7.rack_2"
-        );
+        assert_eq!(NodeName::new("gpu-a7.rack_2").unwrap().as_str(), "gpu-a7.rack_2");
         assert!(UnitUuid::new("GPU-").is_err());
         assert!(UnitUuid::new("0").is_err());
         assert!(UnitUuid::new("MIG-GPU-1/3/0").is_ok());

@@ -28,17 +28,11 @@ const REFUSING: Duration = Duration::from_millis(200);
 const SLACK: u32 = 2;
 
 fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new()
-        .prefix("gpu-reaper-node.")
-        .tempdir()
-        .unwrap()
+    tempfile::Builder::new().prefix("gpu-reaper-node.").tempdir().unwrap()
 }
 
 fn now_unix_secs() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_secs() as i64
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
 fn timed(node: &Node) -> (Duration, ExitStatus) {
@@ -56,9 +50,7 @@ fn six_runs_at_once_lose_no_row_and_tear_none() {
     let folder = folder();
     let node = Node::new(Path::new(BINARY), folder.path(), &node::busy_driver(), "").unwrap();
     node.prolog(4242, now_unix_secs() - 60).must_run().unwrap();
-    let at_once: Vec<Child> = (0..6)
-        .map(|_| node.health_run().command().spawn().unwrap())
-        .collect();
+    let at_once: Vec<Child> = (0..6).map(|_| node.health_run().command().spawn().unwrap()).collect();
     for mut run in at_once {
         assert!(run.wait().unwrap().success());
     }
@@ -72,20 +64,11 @@ fn six_runs_at_once_lose_no_row_and_tear_none() {
         7,
         "each run is a row or is counted by one"
     );
-    assert_eq!(
-        count(&db, "SELECT count(*) FROM run"),
-        complete,
-        "no other outcome"
-    );
-    assert_eq!(
-        count(&db, "SELECT count(*) FROM sample"),
-        complete * GPUS as i64
-    );
+    assert_eq!(count(&db, "SELECT count(*) FROM run"), complete, "no other outcome");
+    assert_eq!(count(&db, "SELECT count(*) FROM sample"), complete * GPUS as i64);
     let torn = "SELECT count(*) FROM (SELECT run FROM sample GROUP BY run HAVING count(*) <> 8)";
     assert_eq!(count(&db, torn), 0);
-    let sound: String = db
-        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .unwrap();
+    let sound: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(sound, "ok");
 }
 
@@ -96,10 +79,7 @@ fn a_driver_that_never_answers_holds_no_run_beyond_its_deadline() {
     let node = Node::new(Path::new(BINARY), folder.path(), &driver, "").unwrap();
     for _ in 0..2 {
         let (took, status) = timed(&node);
-        assert!(
-            took < DEADLINE + LEAVING * SLACK,
-            "left after {took:?} ({status})"
-        );
+        assert!(took < DEADLINE + LEAVING * SLACK, "left after {took:?} ({status})");
     }
 }
 
@@ -112,20 +92,13 @@ fn a_worker_stuck_in_the_kernel_is_left_alone_and_never_joined() {
         Ok(frozen) => frozen,
         Err(why) => return eprintln!("not tested: no frozen file system to sleep on: {why}"),
     };
-    let driver =
-        format!("nvmlInit_v2 = write {}/x\n", frozen.mount.display()) + &node::busy_driver();
+    let driver = format!("nvmlInit_v2 = write {}/x\n", frozen.mount.display()) + &node::busy_driver();
     let node = Node::new(Path::new(BINARY), folder.path(), &driver, "").unwrap();
     let (took, status) = timed(&node);
-    assert!(
-        took < DEADLINE + LEAVING * SLACK,
-        "the first run left after {took:?} ({status})"
-    );
+    assert!(took < DEADLINE + LEAVING * SLACK, "the first run left after {took:?} ({status})");
     for _ in 0..2 {
         let (took, status) = timed(&node);
-        assert!(
-            took < REFUSING * SLACK,
-            "a later run left after {took:?} ({status})"
-        );
+        assert!(took < REFUSING * SLACK, "a later run left after {took:?} ({status})");
     }
     assert_eq!(asleep_in(&node), 1, "one worker, not three");
     drop(frozen);
@@ -136,19 +109,12 @@ fn asleep_in(node: &Node) -> usize {
     let config = node.config().display().to_string();
     let is_ours = |process: &PathBuf| {
         let state = fs::read_to_string(process.join("stat")).unwrap_or_default();
-        let sleeps = state
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| rest.starts_with(" D"));
+        let sleeps = state.rsplit(')').next().is_some_and(|rest| rest.starts_with(" D"));
         sleeps
             && fs::read(process.join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&config))
     };
-    fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .filter(is_ours)
-        .count()
+    fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok().map(|e| e.path())).filter(is_ours).count()
 }
 
 /// A small file system on a file, frozen: whoever writes to it sleeps uninterruptibly until it is dropped.
@@ -162,10 +128,7 @@ impl FrozenDisk {
         fs::create_dir_all(&mount)?;
         fs::File::create(&image)?.set_len(8 << 20)?;
         ran(Command::new("mkfs.ext4").arg("-q").arg(&image))?;
-        ran(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&image)
-            .arg(&mount))?;
+        ran(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mount))?;
         let disk = FrozenDisk { mount };
         ran(Command::new("fsfreeze").arg("-f").arg(&disk.mount))?;
         Ok(disk)
@@ -185,10 +148,7 @@ fn ran(command: &mut Command) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(format!(
-        "{command:?}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    )))
+    Err(io::Error::other(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 #[test]
@@ -220,16 +180,7 @@ fn=(3)
 ";
     let mut sum = Instructions::default();
     measure::add_profile(profile, "libnvidia-ml", &mut sum);
-    let by_object = [
-        ("gpu-reaper-hc", 105),
-        ("libc.so.6", 30),
-        ("libnvidia-ml.so.1", 40),
-    ];
-    assert_eq!(
-        sum.by_object,
-        by_object
-            .map(|(name, count)| (name.to_string(), count))
-            .into()
-    );
+    let by_object = [("gpu-reaper-hc", 105), ("libc.so.6", 30), ("libnvidia-ml.so.1", 40)];
+    assert_eq!(sum.by_object, by_object.map(|(name, count)| (name.to_string(), count)).into());
     assert_eq!((sum.total(), sum.stand_in, sum.ours()), (175, 70, 105));
 }

@@ -13,11 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 fn fixture(name: &str) -> String {
-    fs::read_to_string(format!(
-        "{}/fixtures/config/{name}",
-        env!("CARGO_MANIFEST_DIR")
-    ))
-    .expect(name)
+    fs::read_to_string(format!("{}/fixtures/config/{name}", env!("CARGO_MANIFEST_DIR"))).expect(name)
 }
 
 fn errors(text: &str) -> Vec<String> {
@@ -27,30 +23,14 @@ fn errors(text: &str) -> Vec<String> {
 
 /// The effective configuration without where it came from.
 fn meaning(config: &Config) -> Vec<String> {
-    let value = |line: &str| {
-        line.rsplit_once(" # ")
-            .expect("an origin")
-            .0
-            .trim_end()
-            .to_owned()
-    };
-    show(config)
-        .lines()
-        .filter(|l| !l.ends_with(':'))
-        .map(value)
-        .collect()
+    let value = |line: &str| line.rsplit_once(" # ").expect("an origin").0.trim_end().to_owned();
+    show(config).lines().filter(|l| !l.ends_with(':')).map(value).collect()
 }
 
 #[test]
 fn nothing_said_means_the_harmless_defaults() {
     // dtolnay/serde-yaml#86, zellij-org/zellij#716 (CF-01): empty files errored or panicked.
-    for text in [
-        "",
-        "\n",
-        "# only a comment\n",
-        "---\n",
-        "--- # nothing\n...\n",
-    ] {
+    for text in ["", "\n", "# only a comment\n", "---\n", "--- # nothing\n...\n"] {
         let config = parse(text, "c.yaml").expect(text);
         assert_eq!(config.mode(), Mode::Observe);
         assert_eq!(meaning(&config), meaning(&defaults()), "{text:?}");
@@ -60,15 +40,7 @@ fn nothing_said_means_the_harmless_defaults() {
 #[test]
 fn a_null_or_a_list_at_the_top_is_no_configuration() {
     // vectordotdev/vector#25981 (CF-01): an explicit null was taken as an empty map and ignored.
-    for text in [
-        "null",
-        "~",
-        "--- ~\n",
-        "[]",
-        "- mode: observe\n",
-        "observe",
-        "5",
-    ] {
+    for text in ["null", "~", "--- ~\n", "[]", "- mode: observe\n", "observe", "5"] {
         assert_eq!(errors(text).len(), 1, "{text:?}: {:?}", errors(text));
     }
 }
@@ -76,31 +48,16 @@ fn a_null_or_a_list_at_the_top_is_no_configuration() {
 #[test]
 fn an_empty_value_is_neither_a_default_nor_a_tilde() {
     // euzu/tuliprox#4 (CF-02): an empty value became a file named `~`.
-    for key in [
-        "state_dir",
-        "deadline",
-        "mode",
-        "thresholds",
-        "stages",
-        "history",
-    ] {
+    for key in ["state_dir", "deadline", "mode", "thresholds", "stages", "history"] {
         let told = errors(&format!("{key}:\n"));
         assert_eq!(told.len(), 1, "{key}: {told:?}");
         let found = format!("config `c.yaml`: `{key}`: found nothing (null) at line 1 column ");
         assert!(told[0].starts_with(&found), "{told:?}");
     }
-    for text in [
-        "exemptions: { users: }",
-        "exemptions:\n  users:\n",
-        "thresholds: { window: ~ }",
-    ] {
+    for text in ["exemptions: { users: }", "exemptions:\n  users:\n", "thresholds: { window: ~ }"] {
         assert_eq!(errors(text).len(), 1, "{text:?}");
     }
-    for text in [
-        "slack: { webhook_file: }",
-        "slack:\n  webhook_env:\n",
-        "gpu: { library: null }",
-    ] {
+    for text in ["slack: { webhook_file: }", "slack:\n  webhook_env:\n", "gpu: { library: null }"] {
         let config = parse(text, "c.yaml").expect(text);
         assert_eq!(config.notes, Vec::<String>::new(), "{text:?}");
     }
@@ -112,10 +69,7 @@ fn the_example_loads_and_says_the_defaults() {
     let config = parse(example(), "example").expect("the example");
     assert_eq!(config.notes, Vec::<String>::new());
     assert_eq!(meaning(&config), meaning(&defaults()));
-    assert_eq!(
-        format!("{:?}", config.rules),
-        format!("{:?}", defaults().rules)
-    );
+    assert_eq!(format!("{:?}", config.rules), format!("{:?}", defaults().rules));
 }
 
 #[test]
@@ -132,34 +86,12 @@ fn the_daemons_file_loads_unchanged() {
     assert_eq!(config.gpu.source, GpuSourceKind::NvidiaSmi);
     assert_eq!(config.rules.thresholds.idle_power, Auto::Set(60_000));
     assert_eq!(config.rules.thresholds.max_sample_gap, Auto::Set(180_000));
-    assert!(
-        config
-            .rules
-            .exemptions
-            .name_pattern
-            .as_ref()
-            .is_some_and(|p| p.is_match("debug-1"))
-    );
-    let subjects: Vec<&str> = config
-        .notes
-        .iter()
-        .filter_map(|n| n.split('`').nth(1))
-        .collect();
-    assert_eq!(
-        subjects,
-        [
-            "slack.webhook_env",
-            "interval",
-            "metrics_addr",
-            "thresholds.window"
-        ]
-    );
-    for (note, replacement) in config.notes.iter().zip([
-        "slack.webhook_file",
-        "HealthCheckInterval",
-        "metrics.textfile",
-        "30m",
-    ]) {
+    assert!(config.rules.exemptions.name_pattern.as_ref().is_some_and(|p| p.is_match("debug-1")));
+    let subjects: Vec<&str> = config.notes.iter().filter_map(|n| n.split('`').nth(1)).collect();
+    assert_eq!(subjects, ["slack.webhook_env", "interval", "metrics_addr", "thresholds.window"]);
+    for (note, replacement) in
+        config.notes.iter().zip(["slack.webhook_file", "HealthCheckInterval", "metrics.textfile", "30m"])
+    {
         assert!(note.contains(replacement), "{note}");
     }
 }
@@ -199,12 +131,9 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
 #[test]
 fn all_mistakes_are_told_at_once_each_with_its_place() {
     let told = errors(&fixture("many-mistakes.yaml"));
-    let told = told
-        .iter()
-        .map(|e| e.strip_prefix("config `c.yaml`: ").unwrap())
-        .collect::<Vec<_>>()
-        .join("\n")
-        + "\n";
+    let told =
+        told.iter().map(|e| e.strip_prefix("config `c.yaml`: ").unwrap()).collect::<Vec<_>>().join("\n")
+            + "\n";
     assert_eq!(told, fixture("many-mistakes.txt"));
 }
 
@@ -234,10 +163,7 @@ fn an_error_stays_on_its_line_whatever_the_file_holds() {
     ] {
         let told = errors(text);
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(
-            !told[0].contains(|c: char| c.is_control() || c == '\u{2028}'),
-            "{told:?}"
-        );
+        assert!(!told[0].contains(|c: char| c.is_control() || c == '\u{2028}'), "{told:?}");
     }
 }
 
@@ -245,18 +171,12 @@ fn an_error_stays_on_its_line_whatever_the_file_holds() {
 fn keys_that_contradict_each_other_are_told() {
     let table = [
         ("gpu: { deadline: 45s }", "`gpu.deadline`: is 45s at line 1"),
-        (
-            "history: { keep: 1h }",
-            "`history.keep`: is 1h at line 1 column 12; allowed: at least 1h45m",
-        ),
+        ("history: { keep: 1h }", "`history.keep`: is 1h at line 1 column 12; allowed: at least 1h45m"),
         (
             "stages: [{ after: 3d, verdict: alert }]",
             "`history.keep`: is 1d at line 1 column 1; allowed: at least 3d45m",
         ),
-        (
-            "thresholds: { max_sample_gap: 31m }",
-            "`thresholds.max_sample_gap`: is 31m",
-        ),
+        ("thresholds: { max_sample_gap: 31m }", "`thresholds.max_sample_gap`: is 31m"),
     ];
     for (text, want) in table {
         let told = errors(text);
@@ -271,22 +191,10 @@ fn what_is_bold_is_noted_not_refused() {
         ("thresholds: { window: 5m }", "short windows"),
         ("thresholds: { min_samples: 2 }", "prove little"),
         ("stages: []", "nothing is ever alerted on"),
-        (
-            "mode: enforce\nstages: [{ after: 1h, verdict: cancel }]",
-            "never reached",
-        ),
-        (
-            "stages: [{ after: 0m, verdict: drain }, { after: 1h, verdict: cancel }]",
-            "withheld",
-        ),
-        (
-            "exemptions: { name_pattern: \".*\" }",
-            "no job is ever judged",
-        ),
-        (
-            "mode: enforce\ngpu: { source: simulator }",
-            "made-up readings",
-        ),
+        ("mode: enforce\nstages: [{ after: 1h, verdict: cancel }]", "never reached"),
+        ("stages: [{ after: 0m, verdict: drain }, { after: 1h, verdict: cancel }]", "withheld"),
+        ("exemptions: { name_pattern: \".*\" }", "no job is ever judged"),
+        ("mode: enforce\ngpu: { source: simulator }", "made-up readings"),
     ];
     for (text, want) in table {
         let notes = parse(text, "c.yaml").expect(text).notes;
@@ -298,17 +206,10 @@ fn what_is_bold_is_noted_not_refused() {
 #[test]
 fn a_pattern_that_matches_only_some_names_is_not_noted() {
     for pattern in ["^$", "^(debug)?$", "debug"] {
-        let config = parse(
-            &format!("exemptions: {{ name_pattern: \"{pattern}\" }}"),
-            "c",
-        )
-        .expect(pattern);
+        let config = parse(&format!("exemptions: {{ name_pattern: \"{pattern}\" }}"), "c").expect(pattern);
         assert_eq!(config.notes, Vec::<String>::new());
     }
-    assert_eq!(
-        errors("exemptions: { name_pattern: \"(a{1000}){1000}\" }").len(),
-        1
-    );
+    assert_eq!(errors("exemptions: { name_pattern: \"(a{1000}){1000}\" }").len(), 1);
     assert_eq!(errors("exemptions: { name_pattern: \"\" }").len(), 1);
 }
 
@@ -328,22 +229,13 @@ fn a_file_that_was_named_must_exist_and_be_a_file() {
     let path = folder.path().join("config.yaml");
     let told = config::load(Some(&path)).unwrap_err();
     assert_eq!(told[0].what, "does not exist");
-    assert_eq!(
-        config::load(Some(folder.path())).unwrap_err()[0].what,
-        "is no regular file"
-    );
+    assert_eq!(config::load(Some(folder.path())).unwrap_err()[0].what, "is no regular file");
     fs::write(&path, b"mode: \xff\n").unwrap();
-    assert_eq!(
-        config::load(Some(&path)).unwrap_err()[0].what,
-        "is no UTF-8 text from byte 6 on"
-    );
+    assert_eq!(config::load(Some(&path)).unwrap_err()[0].what, "is no UTF-8 text from byte 6 on");
     fs::write(&path, "#".repeat(64 << 10)).unwrap();
     assert!(config::load(Some(&path)).is_ok());
     fs::write(&path, "#".repeat((64 << 10) + 1)).unwrap();
-    assert_eq!(
-        config::load(Some(&path)).unwrap_err()[0].what,
-        "is larger than 64 KiB"
-    );
+    assert_eq!(config::load(Some(&path)).unwrap_err()[0].what, "is larger than 64 KiB");
 }
 
 #[test]
@@ -353,18 +245,10 @@ fn a_fifo_is_refused_without_waiting_for_a_writer() {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: `name` is a C string that outlives the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    assert_eq!(
-        config::load(Some(&path)).unwrap_err()[0].what,
-        "is no regular file"
-    );
+    assert_eq!(config::load(Some(&path)).unwrap_err()[0].what, "is no regular file");
 }
 
-fn written(
-    folder: &Path,
-    text: &str,
-    file_mode: u32,
-    folder_mode: u32,
-) -> Result<Config, Vec<ConfigError>> {
+fn written(folder: &Path, text: &str, file_mode: u32, folder_mode: u32) -> Result<Config, Vec<ConfigError>> {
     let path = folder.join("config.yaml");
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(file_mode)).unwrap();
@@ -377,22 +261,9 @@ fn a_file_that_others_can_write_cannot_say_enforce() {
     let folder = tempfile::tempdir().unwrap();
     let enforce = |file, dir| written(folder.path(), "mode: enforce\n", file, dir);
     assert_eq!(enforce(0o644, 0o755).unwrap().mode(), Mode::Enforce);
-    assert!(
-        enforce(0o646, 0o755).unwrap_err()[0]
-            .to_string()
-            .contains("writable by others (mode 646)")
-    );
-    assert!(
-        enforce(0o644, 0o757).unwrap_err()[0]
-            .what
-            .contains("its folder")
-    );
-    assert_eq!(
-        written(folder.path(), "mode: observe\n", 0o666, 0o777)
-            .unwrap()
-            .mode(),
-        Mode::Observe
-    );
+    assert!(enforce(0o646, 0o755).unwrap_err()[0].to_string().contains("writable by others (mode 646)"));
+    assert!(enforce(0o644, 0o757).unwrap_err()[0].what.contains("its folder"));
+    assert_eq!(written(folder.path(), "mode: observe\n", 0o666, 0o777).unwrap().mode(), Mode::Observe);
 }
 
 #[test]
@@ -404,11 +275,7 @@ fn a_link_is_judged_by_the_file_it_names() {
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     let link = folder.path().join("config.yaml");
     std::os::unix::fs::symlink(open.join("real.yaml"), &link).unwrap();
-    assert!(
-        config::load(Some(&link)).unwrap_err()[0]
-            .what
-            .contains("its folder")
-    );
+    assert!(config::load(Some(&link)).unwrap_err()[0].what.contains("its folder"));
 }
 
 #[test]
@@ -422,18 +289,10 @@ fn the_effective_values_name_their_origin_and_load_again() {
         ("library: \"/opt/a b/lib.so\"", "line 6"),
         ("warmup: 15m", "default"),
     ] {
-        let line = shown
-            .lines()
-            .find(|l| l.trim().starts_with(value))
-            .expect(value);
+        let line = shown.lines().find(|l| l.trim().starts_with(value)).expect(value);
         assert!(line.ends_with(&format!("# {origin}")), "{line}");
     }
-    for text in [
-        text.to_owned(),
-        fixture("daemon-style.yaml"),
-        fixture("every-key.yaml"),
-        String::new(),
-    ] {
+    for text in [text.to_owned(), fixture("daemon-style.yaml"), fixture("every-key.yaml"), String::new()] {
         let config = parse(&text, "c.yaml").unwrap();
         let again = parse(&show(&config), "shown").unwrap();
         assert_eq!(meaning(&again), meaning(&config));
@@ -457,9 +316,7 @@ fn keys_of(text: &str) -> Vec<Range<usize>> {
         let code = line.split('#').next().unwrap_or("");
         for (colon, _) in code.match_indices(": ").chain(code.match_indices(":\n")) {
             let letters = code[..colon].bytes().rev();
-            let word = letters
-                .take_while(|b| b.is_ascii_alphanumeric() || b"_-".contains(b))
-                .count();
+            let word = letters.take_while(|b| b.is_ascii_alphanumeric() || b"_-".contains(b)).count();
             keys.push(start + colon - word..start + colon);
         }
         start += line.len();
@@ -471,25 +328,17 @@ fn keys_of(text: &str) -> Vec<Range<usize>> {
 fn typos_of(word: &str) -> Vec<String> {
     let dropped = (0..word.len()).map(|i| format!("{}{}", &word[..i], &word[i + 1..]));
     let all = dropped.chain([format!("{word}s"), word.to_uppercase()]);
-    all.filter(|typo| !typo.is_empty() && typo != word)
-        .collect()
+    all.filter(|typo| !typo.is_empty() && typo != word).collect()
 }
 
 #[test]
 fn no_typo_in_any_key_goes_unseen() {
     // PrincetonUniversity/jobstats#22 (CF-03): a typo in a guard silently disables it.
     let faults = ["gpu-lost", "xid"];
-    for text in [
-        example().to_owned(),
-        fixture("every-key.yaml"),
-        fixture("daemon-style.yaml"),
-    ] {
+    for text in [example().to_owned(), fixture("every-key.yaml"), fixture("daemon-style.yaml")] {
         let keys = keys_of(&text);
         assert!(keys.len() > 20);
-        for key in keys
-            .into_iter()
-            .filter(|key| !faults.contains(&&text[key.clone()]))
-        {
+        for key in keys.into_iter().filter(|key| !faults.contains(&&text[key.clone()])) {
             let line = text[..key.start].matches('\n').count() + 1;
             for typo in typos_of(&text[key.clone()]) {
                 let mut mistyped = text.clone();

@@ -7,24 +7,12 @@ use proptest::prelude::*;
 
 /// The effective configuration without where it came from.
 fn meaning(config: &Config) -> Vec<String> {
-    let value = |line: &str| {
-        line.rsplit_once(" # ")
-            .expect("an origin")
-            .0
-            .trim_end()
-            .to_owned()
-    };
-    show(config)
-        .lines()
-        .filter(|l| !l.ends_with(':'))
-        .map(value)
-        .collect()
+    let value = |line: &str| line.rsplit_once(" # ").expect("an origin").0.trim_end().to_owned();
+    show(config).lines().filter(|l| !l.ends_with(':')).map(value).collect()
 }
 
 fn on_one_line(errors: &[ConfigError]) -> bool {
-    errors
-        .iter()
-        .all(|e| !e.to_string().contains(|c: char| c.is_control()))
+    errors.iter().all(|e| !e.to_string().contains(|c: char| c.is_control()))
 }
 
 /// What YAML is made of, and what our files are.

@@ -15,24 +15,24 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("words", &["units", "reading"]),
     ("facts", &["model"]),
     ("rules", &["mode", "policy"]),
-    (
-        "edges",
-        &["config", "gpu", "slurm", "host", "ledger", "deliver"],
-    ),
+    ("edges", &["config", "gpu", "slurm", "host", "lock", "place", "ledger", "deliver"]),
     ("act", &["act"]),
-    (
-        "stories",
-        &["run", "prolog", "epilog", "explain", "scenarios", "demo"],
-    ),
+    ("stories", &["run", "prolog", "epilog", "explain", "scenarios", "demo"]),
     ("door", &["cli", "main"]),
 ];
 
 /// Who may name a room of the same floor; whatever is not here may not. Edges never may.
 const NEIGHBOURS: &[(&str, &str)] = &[
-    ("policy", "mode"),   // a warrant takes a permit
-    ("scenarios", "run"), // a scenario is the real run, repeated
-    ("demo", "run"),      // so is the demo
-    ("demo", "scenarios"),
+    ("policy", "mode"),      // a warrant takes a permit
+    ("explain", "run"),      // the same attribution and the same words
+    ("epilog", "explain"),   // a case file is the explanation as it stood
+    ("epilog", "prolog"),    // the same environment
+    ("epilog", "run"),       // the same ledger
+    ("scenarios", "run"),    // a scenario is the real run, repeated
+    ("scenarios", "prolog"), // between the real hooks
+    ("scenarios", "epilog"),
+    ("scenarios", "explain"), // and its end is explained
+    ("demo", "scenarios"),    // the demo is one of them, told slowly
     ("main", "cli"),
 ];
 
@@ -111,10 +111,7 @@ fn sources() -> Vec<Source> {
     files.sort();
     let read = |path: PathBuf| {
         let inside = path.strip_prefix(&src).unwrap().with_extension("");
-        let mut module: Vec<String> = inside
-            .iter()
-            .map(|part| part.to_string_lossy().into_owned())
-            .collect();
+        let mut module: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
         if module.last().is_some_and(|last| last == "mod") {
             module.pop();
         }
@@ -149,19 +146,12 @@ fn climbs(module: &[String], text: &str) -> Vec<(usize, String)> {
         let complaint = match (floor(room), floor(named)) {
             _ if named == "*" => Some("names the whole crate; name what is meant".to_string()),
             (None, _) => Some(format!("`{room}` stands on no floor of the table")),
-            (_, None) => Some(format!(
-                "names `{named}`, which stands on no floor of the table"
-            )),
+            (_, None) => Some(format!("names `{named}`, which stands on no floor of the table")),
             (Some(own), Some(other)) if other < own => None,
-            (Some(own), Some(other))
-                if other == own && NEIGHBOURS.contains(&(room, named.as_str())) =>
-            {
-                None
+            (Some(own), Some(other)) if other == own && NEIGHBOURS.contains(&(room, named.as_str())) => None,
+            (Some(own), Some(_)) => {
+                Some(format!("`{room}` (floor {own}, {}) may not name `{named}`", FLOORS[own].0))
             }
-            (Some(own), Some(_)) => Some(format!(
-                "`{room}` (floor {own}, {}) may not name `{named}`",
-                FLOORS[own].0
-            )),
         };
         wrong.extend(complaint.map(|complaint| (path.line, complaint)));
     }
@@ -185,14 +175,9 @@ fn impure(text: &str) -> Vec<(usize, String)> {
     let alone = |at: usize| {
         let (word, next) = (&code[at], code.get(at + 1)?);
         let used = at > 0 && code[at - 1].text == "use" && matches!(next.text.as_str(), ";" | "as");
-        (used && IMPURE.contains(&word.text.as_str()))
-            .then(|| (word.line, format!("names `{}`", word.text)))
+        (used && IMPURE.contains(&word.text.as_str())).then(|| (word.line, format!("names `{}`", word.text)))
     };
-    paths(&code)
-        .iter()
-        .filter_map(named)
-        .chain((0..code.len()).filter_map(alone))
-        .collect()
+    paths(&code).iter().filter_map(named).chain((0..code.len()).filter_map(alone)).collect()
 }
 
 fn complain(heading: &str, wrong: &[String]) {
@@ -202,16 +187,9 @@ fn complain(heading: &str, wrong: &[String]) {
 /// Files that are test modules as a whole (`#[cfg(test)] mod tests;` beside them).
 fn test_files(all: &[Source]) -> Vec<Vec<String>> {
     let inside = |source: &Source| {
-        let base = if source.module == ["lib"] {
-            Vec::new()
-        } else {
-            source.module.clone()
-        };
+        let base = if source.module == ["lib"] { Vec::new() } else { source.module.clone() };
         let (_, names) = without_tests(&tokens(&source.text));
-        names
-            .into_iter()
-            .map(move |name| base.iter().cloned().chain([name]).collect())
-            .collect::<Vec<_>>()
+        names.into_iter().map(move |name| base.iter().cloned().chain([name]).collect()).collect::<Vec<_>>()
     };
     all.iter().flat_map(inside).collect()
 }
@@ -219,9 +197,7 @@ fn test_files(all: &[Source]) -> Vec<Vec<String>> {
 fn real_sources() -> Vec<Source> {
     let all = sources();
     let tests = test_files(&all);
-    all.into_iter()
-        .filter(|s| !tests.iter().any(|t| s.module.starts_with(t)))
-        .collect()
+    all.into_iter().filter(|s| !tests.iter().any(|t| s.module.starts_with(t))).collect()
 }
 
 #[test]
@@ -229,10 +205,7 @@ fn each_floor_names_only_floors_below_it() {
     let mut wrong = Vec::new();
     for source in real_sources().iter().filter(|s| s.module != ["lib"]) {
         if floor(&source.module[0]).is_none() {
-            wrong.push(format!(
-                "{}: stands on no floor of the table in tests/house.rs",
-                source.file
-            ));
+            wrong.push(format!("{}: stands on no floor of the table in tests/house.rs", source.file));
         }
         wrong.extend(
             climbs(&source.module, &source.text)
@@ -248,17 +221,7 @@ fn the_library_root_holds_modules_and_nothing_else() {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
     let words: Vec<String> = tokens(&text).into_iter().map(|t| t.text).collect();
     let mut wrong: Vec<String> = Vec::new();
-    for word in [
-        "fn",
-        "use",
-        "struct",
-        "enum",
-        "trait",
-        "impl",
-        "static",
-        "const",
-        "macro_rules",
-    ] {
+    for word in ["fn", "use", "struct", "enum", "trait", "impl", "static", "const", "macro_rules"] {
         wrong.extend(
             words
                 .iter()
@@ -277,44 +240,28 @@ fn a_neighbour_that_nobody_needs_is_struck_from_the_list() {
         all.iter().filter(|s| s.module[0] == room).any(|s| {
             let (code, _) = without_tests(&tokens(&s.text));
             paths(&code).iter().any(|p| {
-                within_crate(p, &s.module, CRATE)
-                    .is_some_and(|i| i.first().is_some_and(|f| f == other))
+                within_crate(p, &s.module, CRATE).is_some_and(|i| i.first().is_some_and(|f| f == other))
             })
         })
     };
     let idle = |(room, other): &&(&str, &str)| exists(room) && exists(other) && !needs(room, other);
-    let wrong: Vec<String> = NEIGHBOURS
-        .iter()
-        .filter(idle)
-        .map(|(a, b)| format!("`{a}` does not name `{b}`"))
-        .collect();
-    complain(
-        "NEIGHBOURS in tests/house.rs allows more than is used",
-        &wrong,
-    );
+    let wrong: Vec<String> =
+        NEIGHBOURS.iter().filter(idle).map(|(a, b)| format!("`{a}` does not name `{b}`")).collect();
+    complain("NEIGHBOURS in tests/house.rs allows more than is used", &wrong);
 }
 
 #[test]
 fn edges_never_name_each_other() {
     let edges = FLOORS.iter().find(|(name, _)| *name == "edges").unwrap().1;
-    assert!(
-        NEIGHBOURS
-            .iter()
-            .all(|(a, b)| !edges.contains(a) && !edges.contains(b))
-    );
+    assert!(NEIGHBOURS.iter().all(|(a, b)| !edges.contains(a) && !edges.contains(b)));
 }
 
 #[test]
 fn the_rules_know_no_clock_no_files_and_no_log() {
     let mut wrong = Vec::new();
-    for source in real_sources()
-        .iter()
-        .filter(|s| PURE.contains(&s.module[0].as_str()))
-    {
+    for source in real_sources().iter().filter(|s| PURE.contains(&s.module[0].as_str())) {
         wrong.extend(
-            impure(&source.text)
-                .into_iter()
-                .map(|(line, what)| format!("{}:{line}: {what}", source.file)),
+            impure(&source.text).into_iter().map(|(line, what)| format!("{}:{line}: {what}", source.file)),
         );
     }
     complain("a pure module is not pure", &wrong);
@@ -324,21 +271,11 @@ fn the_rules_know_no_clock_no_files_and_no_log() {
 fn files_and_functions_can_be_read_at_a_sitting() {
     let mut wrong = Vec::new();
     for source in sources() {
-        let lines = source
-            .text
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .count();
+        let lines = source.text.lines().filter(|line| !line.trim().is_empty()).count();
         if lines > FILE_LINES {
-            wrong.push(format!(
-                "{}: {lines} lines that are not blank; at most {FILE_LINES}",
-                source.file
-            ));
+            wrong.push(format!("{}: {lines} lines that are not blank; at most {FILE_LINES}", source.file));
         }
-        for long in functions(&tokens(&source.text))
-            .iter()
-            .filter(|f| f.lines > FUNCTION_LINES)
-        {
+        for long in functions(&tokens(&source.text)).iter().filter(|f| f.lines > FUNCTION_LINES) {
             wrong.push(format!(
                 "{}:{}: `{}` takes {} lines; at most {FUNCTION_LINES}",
                 source.file, long.line, long.name, long.lines
@@ -354,21 +291,15 @@ fn what_must_never_be_said_is_said_nowhere() {
     for source in sources() {
         for (number, line) in source.text.lines().enumerate() {
             let loud = line.to_uppercase();
-            let never = NEVER
-                .iter()
-                .find(|never| loud.contains(&never.to_uppercase()));
+            let never = NEVER.iter().find(|never| loud.contains(&never.to_uppercase()));
             let words = || line.split(|c: char| !c.is_alphanumeric());
             let unfinished = UNFINISHED.iter().find(|word| words().any(|w| w == **word));
-            wrong.extend(
-                never
-                    .or(unfinished)
-                    .map(|what| format!("{}:{}: `{what}`", source.file, number + 1)),
-            );
+            wrong
+                .extend(never.or(unfinished).map(|what| format!("{}:{}: `{what}`", source.file, number + 1)));
         }
         let code = tokens(&source.text);
-        let scaffold = |pair: &&[scan::Token]| {
-            SCAFFOLDING.contains(&pair[0].text.as_str()) && pair[1].text == "!"
-        };
+        let scaffold =
+            |pair: &&[scan::Token]| SCAFFOLDING.contains(&pair[0].text.as_str()) && pair[1].text == "!";
         wrong.extend(
             code.windows(2)
                 .filter(scaffold)
@@ -381,37 +312,24 @@ fn what_must_never_be_said_is_said_nowhere() {
 #[test]
 fn every_file_of_src_opens_with_what_it_is() {
     let bare = |s: &Source| !s.text.starts_with("//!");
-    let wrong: Vec<String> = sources()
-        .iter()
-        .filter(|s| bare(s))
-        .map(|s| s.file.clone())
-        .collect();
+    let wrong: Vec<String> = sources().iter().filter(|s| bare(s)).map(|s| s.file.clone()).collect();
     complain("no module doc at the top", &wrong);
 }
 
 #[test]
 fn the_top_level_holds_what_a_stranger_expects() {
-    let names = fs::read_dir(root())
-        .unwrap()
-        .map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
-    let wrong: Vec<String> = names
-        .filter(|n| !n.starts_with('.') && !TOP_LEVEL.contains(&n.as_str()))
-        .collect();
+    let names = fs::read_dir(root()).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
+    let wrong: Vec<String> =
+        names.filter(|n| !n.starts_with('.') && !TOP_LEVEL.contains(&n.as_str())).collect();
     complain("not at the top level", &wrong);
 }
 
 #[test]
 fn readme_shows_the_same_floors() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let architecture = readme
-        .split("\n## Architecture")
-        .nth(1)
-        .expect("README has a section Architecture");
+    let architecture = readme.split("\n## Architecture").nth(1).expect("README has a section Architecture");
     let mut shown = BTreeMap::new();
-    for line in architecture
-        .lines()
-        .take_while(|line| !line.starts_with("## "))
-    {
+    for line in architecture.lines().take_while(|line| !line.starts_with("## ")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let Some(number) = cells.first().and_then(|cell| cell.parse::<usize>().ok()) else {
             continue;
@@ -419,15 +337,9 @@ fn readme_shows_the_same_floors() {
         let rooms: Vec<&str> = cells[2].split('`').skip(1).step_by(2).collect();
         shown.insert(number, (cells[1], rooms));
     }
-    let kept: BTreeMap<_, _> = FLOORS
-        .iter()
-        .map(|(name, rooms)| (*name, rooms.to_vec()))
-        .enumerate()
-        .collect();
-    assert_eq!(
-        shown, kept,
-        "README's table of floors (left) and the one that is kept (right)"
-    );
+    let kept: BTreeMap<_, _> =
+        FLOORS.iter().map(|(name, rooms)| (*name, rooms.to_vec())).enumerate().collect();
+    assert_eq!(shown, kept, "README's table of floors (left) and the one that is kept (right)");
 }
 
 /// The scanner against small bad examples.
@@ -439,10 +351,7 @@ mod the_scanner {
     }
 
     fn named(text: &str) -> Vec<String> {
-        paths(&tokens(text))
-            .into_iter()
-            .map(|p| p.parts.join("::"))
-            .collect()
+        paths(&tokens(text)).into_iter().map(|p| p.parts.join("::")).collect()
     }
 
     #[test]
@@ -450,13 +359,7 @@ mod the_scanner {
         let text = "use crate::{gpu::{self, worker as w}, ledger::Row, units::*}; use std::fs;";
         assert_eq!(
             named(text),
-            [
-                "crate::gpu",
-                "crate::gpu::worker",
-                "crate::ledger::Row",
-                "crate::units::*",
-                "std::fs"
-            ]
+            ["crate::gpu", "crate::gpu::worker", "crate::ledger::Row", "crate::units::*", "std::fs"]
         );
         assert_eq!(
             named("let x = crate::gpu::Source::<u8>::new(a::B { c: d::e() });"),
@@ -495,42 +398,21 @@ mod the_scanner {
     #[test]
     fn leaves_alone_what_keeps_the_floors() {
         let kept: &[(&str, &str)] = &[
-            (
-                "gpu",
-                "use crate::{units::*, reading::{Reading, Absence}, gpu::worker};",
-            ),
-            (
-                "gpu::worker",
-                "use super::nvml; use super::super::units::Percent; use self::inner::x;",
-            ),
-            (
-                "policy::stage",
-                "use crate::mode::EnforcePermit; use super::window;",
-            ),
+            ("gpu", "use crate::{units::*, reading::{Reading, Absence}, gpu::worker};"),
+            ("gpu::worker", "use super::nvml; use super::super::units::Percent; use self::inner::x;"),
+            ("policy::stage", "use crate::mode::EnforcePermit; use super::window;"),
             (
                 "policy",
                 "// crate::ledger is where it comes from\nconst A: &str = \"crate::ledger::X\"; const B: char = '\"';",
             ),
-            (
-                "policy",
-                "#[cfg(test)]\nmod tests { use super::*; use crate::ledger::Row; }",
-            ),
-            (
-                "policy",
-                "#[cfg(test)] #[path = \"x.rs\"] mod tests; /* crate::gpu /* nested */ crate::gpu */",
-            ),
+            ("policy", "#[cfg(test)]\nmod tests { use super::*; use crate::ledger::Row; }"),
+            ("policy", "#[cfg(test)] #[path = \"x.rs\"] mod tests; /* crate::gpu /* nested */ crate::gpu */"),
             (
                 "reading",
                 "let a: &'static str = r#\"crate::ledger \"quoted\" \"#; let b = b'\\''; let c = '\\n';",
             ),
-            (
-                "main",
-                "use gpu_reaper_hc::cli; fn main() { gpu_reaper_hc::run::run() }",
-            ),
-            (
-                "act",
-                "use crate::{config, slurm::scontrol, ledger::Ledger}; use std::slurm::cli;",
-            ),
+            ("main", "use gpu_reaper_hc::cli; fn main() { gpu_reaper_hc::run::run() }"),
+            ("act", "use crate::{config, slurm::scontrol, ledger::Ledger}; use std::slurm::cli;"),
         ];
         for (place, text) in kept {
             assert_eq!(climbs(&module(place), text), [], "{place}: {text}");
@@ -554,9 +436,7 @@ mod the_scanner {
             assert_eq!(impure(text).len(), 1, "{text}: {:?}", impure(text));
         }
         assert_eq!(
-            impure(
-                "use std::time::Duration; use std::fmt; // std::fs\n#[cfg(test)] mod t { use std::fs; }"
-            ),
+            impure("use std::time::Duration; use std::fmt; // std::fs\n#[cfg(test)] mod t { use std::fs; }"),
             []
         );
     }
@@ -566,20 +446,13 @@ mod the_scanner {
         let text = "trait T { fn declared(&self, x: [u8; 4]) -> u8; }\nfn long(\n  a: u8,\n) -> u8\nwhere u8: Copy {\n  { a }\n}\n";
         let found = functions(&tokens(text));
         assert_eq!(found.len(), 1);
-        assert_eq!(
-            (found[0].name.as_str(), found[0].line, found[0].lines),
-            ("long", 2, 6)
-        );
+        assert_eq!((found[0].name.as_str(), found[0].line, found[0].lines), ("long", 2, 6));
     }
 
     #[test]
     fn knows_a_test_module_kept_in_a_file_of_its_own() {
-        let (code, tests) =
-            without_tests(&tokens("pub mod a;\n#[cfg(test)]\nmod tests;\nfn f() {}"));
+        let (code, tests) = without_tests(&tokens("pub mod a;\n#[cfg(test)]\nmod tests;\nfn f() {}"));
         assert_eq!(tests, ["tests"]);
-        assert_eq!(
-            code.iter().map(|t| t.text.as_str()).collect::<String>(),
-            "pubmoda;fnf(){}"
-        );
+        assert_eq!(code.iter().map(|t| t.text.as_str()).collect::<String>(), "pubmoda;fnf(){}");
     }
 }

@@ -23,10 +23,7 @@ fn section(text: &str, heading: &str) -> String {
 
 /// The commands in a section's fenced shell blocks.
 fn commands(section: &str) -> Vec<&str> {
-    let blocks = section
-        .split("```sh\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("\n```").next());
+    let blocks = section.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     blocks.flat_map(str::lines).collect()
 }
 
@@ -34,10 +31,7 @@ fn commands(section: &str) -> Vec<&str> {
 fn two_commands_do_everything() {
     let readme = read("README.md");
     let two = section(&readme, "Two commands");
-    assert_eq!(
-        commands(&two),
-        ["cargo run --release -- demo", "cargo test"]
-    );
+    assert_eq!(commands(&two), ["cargo run --release -- demo", "cargo test"]);
 }
 
 #[test]
@@ -66,12 +60,7 @@ fn guards() -> Vec<(String, Vec<String>)> {
     let rows = table.lines().filter(|line| line.starts_with('|')).skip(2);
     let row = |line: &str| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let scenarios = cells[2]
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .map(str::to_string)
-            .collect();
+        let scenarios = cells[2].split('`').skip(1).step_by(2).map(str::to_string).collect();
         (cells[0].to_string(), scenarios)
     };
     rows.map(row).collect()
@@ -80,10 +69,8 @@ fn guards() -> Vec<(String, Vec<String>)> {
 #[test]
 fn every_guard_of_the_table_has_scenarios_that_exist() {
     let folder = root().join("fixtures/scenarios");
-    let wrong: Vec<String> = guards()
-        .into_iter()
-        .filter_map(|(guard, scenarios)| missing(&folder, &guard, &scenarios))
-        .collect();
+    let wrong: Vec<String> =
+        guards().into_iter().filter_map(|(guard, scenarios)| missing(&folder, &guard, &scenarios)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -91,12 +78,8 @@ fn missing(folder: &Path, guard: &str, scenarios: &[String]) -> Option<String> {
     if scenarios.is_empty() {
         return Some(format!("guard `{guard}` names no scenario"));
     }
-    let absent: Vec<&String> = scenarios
-        .iter()
-        .filter(|name| !folder.join(name).is_dir())
-        .collect();
-    (!absent.is_empty())
-        .then(|| format!("guard `{guard}` names scenarios that are not there: {absent:?}"))
+    let absent: Vec<&String> = scenarios.iter().filter(|name| !folder.join(name).is_dir()).collect();
+    (!absent.is_empty()).then(|| format!("guard `{guard}` names scenarios that are not there: {absent:?}"))
 }
 
 #[test]

@@ -32,9 +32,7 @@ impl Look<'_> {
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
         if node.drained() {
-            return Err(format!(
-                "the node is already drained by somebody else: {node}"
-            ));
+            return Err(format!("the node is already drained by somebody else: {node}"));
         }
         if !node.plain() {
             return Err(format!("the node is {node}"));
@@ -52,9 +50,7 @@ impl Look<'_> {
     ) -> Result<String, String> {
         let details = self.job_is_the_judged_one(job, warrant.finding(), desk)?;
         if details.is_het() {
-            return Err(
-                "a component of a heterogeneous job; ending it would end the others".to_owned(),
-            );
+            return Err("a component of a heterogeneous job; ending it would end the others".to_owned());
         }
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
@@ -73,10 +69,7 @@ impl Look<'_> {
         desk: &Desk,
     ) -> Result<JobDetails, String> {
         let details = match told(desk.slurm.job(job.registration.job), "the job")? {
-            Some(Listed {
-                details: Some(details),
-                ..
-            }) => details,
+            Some(Listed { details: Some(details), .. }) => details,
             Some(Listed { state, .. }) => {
                 return Err(format!("Slurm says the job is {}", state.word()));
             }
@@ -92,12 +85,7 @@ impl Look<'_> {
         let mut looked = job.clone();
         looked.details = Some(self.with_name(job.registration.job, details.clone(), desk)?);
         let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
-        match exempt(
-            &self.rules.exemptions,
-            &looked,
-            finding.units.len() as u32,
-            age_ms,
-        ) {
+        match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(format!("exempt by {why}")),
             Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
@@ -105,17 +93,10 @@ impl Look<'_> {
     }
 
     /// The name, asked for only where an exemption needs it.
-    fn with_name(
-        &self,
-        job: JobId,
-        mut details: JobDetails,
-        desk: &Desk,
-    ) -> Result<JobDetails, String> {
+    fn with_name(&self, job: JobId, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
         if self.rules.exemptions.name_pattern.is_some() {
-            details.name = Reading::Measured(told(
-                desk.slurm.name(job, &details.display_id),
-                "the job's name",
-            )?);
+            details.name =
+                Reading::Measured(told(desk.slurm.name(job, &details.display_id), "the job's name")?);
         }
         Ok(details)
     }
@@ -124,17 +105,11 @@ impl Look<'_> {
         let report = match (self.gpus)() {
             Reading::Measured(report) => report,
             Reading::Absent(why) => {
-                return Err(format!(
-                    "the GPUs could not be read once more: {}",
-                    why.words()
-                ));
+                return Err(format!("the GPUs could not be read once more: {}", why.words()));
             }
         };
         for unit in &finding.units {
-            let seen = report
-                .units
-                .iter()
-                .find(|s| s.identity.uuid.measured() == Some(&unit.uuid));
+            let seen = report.units.iter().find(|s| s.identity.uuid.measured() == Some(&unit.uuid));
             let Some(seen) = seen else {
                 return Err(format!("GPU {} is no longer listed", unit.index));
             };
@@ -165,10 +140,7 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
     let r = &job.registration;
     match details.restart {
         Reading::Measured(n) if n != r.restart => {
-            return Err(format!(
-                "requeued meanwhile: restart {n}, judged was {}",
-                r.restart
-            ));
+            return Err(format!("requeued meanwhile: restart {n}, judged was {}", r.restart));
         }
         Reading::Measured(_) => {}
         Reading::Absent(_) if r.start.source == StartSource::Slurm => {}
@@ -185,10 +157,7 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
     if same {
         Ok(())
     } else {
-        Err(format!(
-            "another start: {} in Slurm, {registered_s} judged",
-            details.start_unix_s
-        ))
+        Err(format!("another start: {} in Slurm, {registered_s} judged", details.start_unix_s))
     }
 }
 

@@ -25,13 +25,7 @@ fn deadlines(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
     };
     if gpu >= config.deadline && check.sound(&["deadline", "gpu.deadline"]) {
         let (what, most) = (duration_text(gpu), duration_text(config.deadline));
-        fail(
-            check,
-            root,
-            &["gpu.deadline"],
-            what,
-            format!("less than `deadline`, {most}"),
-        );
+        fail(check, root, &["gpu.deadline"], what, format!("less than `deadline`, {most}"));
     }
 }
 
@@ -42,24 +36,13 @@ fn horizon(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
     };
     let t = &config.rules.thresholds;
     let least = millis(last.after_ms + t.window_ms + t.warmup_ms);
-    let keys = [
-        "history.keep",
-        "stages",
-        "thresholds.window",
-        "thresholds.warmup",
-    ];
+    let keys = ["history.keep", "stages", "thresholds.window", "thresholds.warmup"];
     if config.history.keep < least && check.sound(&keys) {
         let allowed = format!(
             "at least {}, the last stage's `after` + `thresholds.window` + `thresholds.warmup`",
             duration_text(least)
         );
-        fail(
-            check,
-            root,
-            &keys,
-            duration_text(config.history.keep),
-            allowed,
-        );
+        fail(check, root, &keys, duration_text(config.history.keep), allowed);
     }
 }
 
@@ -69,17 +52,8 @@ fn gap(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
         return;
     };
     if gap > t.window_ms && check.sound(&["thresholds.max_sample_gap", "thresholds.window"]) {
-        let allowed = format!(
-            "at most `thresholds.window`, {}",
-            duration_text(millis(t.window_ms))
-        );
-        fail(
-            check,
-            root,
-            &["thresholds.max_sample_gap"],
-            duration_text(millis(gap)),
-            allowed,
-        );
+        let allowed = format!("at most `thresholds.window`, {}", duration_text(millis(t.window_ms)));
+        fail(check, root, &["thresholds.max_sample_gap"], duration_text(millis(gap)), allowed);
     }
 }
 
@@ -88,62 +62,37 @@ fn bold(check: &mut Check<'_>, config: &Config) {
     if t.window_ms < 30 * 60_000 {
         let window = duration_text(millis(t.window_ms));
         let why = "short windows raise false alarms on healthy jobs; the default is 30m";
-        check
-            .notes
-            .push(format!("`thresholds.window` {window}: {why}"));
+        check.notes.push(format!("`thresholds.window` {window}: {why}"));
     }
     if matches!(t.min_samples, Auto::Set(n) if n < 3) {
-        check
-            .notes
-            .push("`thresholds.min_samples`: fewer than 3 samples prove little".to_owned());
+        check.notes.push("`thresholds.min_samples`: fewer than 3 samples prove little".to_owned());
     }
     // A pattern that fits no text at all and any text is hardly meant for some jobs only.
-    if config
-        .rules
-        .exemptions
-        .name_pattern
-        .as_ref()
-        .is_some_and(|p| p.is_match("") && p.is_match("\u{1}"))
-    {
-        check
-            .notes
-            .push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
+    if config.rules.exemptions.name_pattern.as_ref().is_some_and(|p| p.is_match("") && p.is_match("\u{1}")) {
+        check.notes.push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
     }
     if config.mode == Mode::Enforce && config.gpu.source == GpuSourceKind::Simulator {
-        check.notes.push(
-            "`mode: enforce` with `gpu.source: simulator` acts on made-up readings".to_owned(),
-        );
+        check.notes.push("`mode: enforce` with `gpu.source: simulator` acts on made-up readings".to_owned());
     }
 }
 
 fn ladder(check: &mut Check<'_>, config: &Config) {
     let has = |verdict| config.rules.stages.iter().any(|s| s.verdict == verdict);
     if config.rules.stages.is_empty() {
-        check
-            .notes
-            .push("`stages` is empty: nothing is ever alerted on".to_owned());
+        check.notes.push("`stages` is empty: nothing is ever alerted on".to_owned());
     }
     if has(Verdict::Cancel) && !has(Verdict::Drain) {
-        check
-            .notes
-            .push("`stages`: cancel is never reached: cancel needs an earlier drain".to_owned());
+        check.notes.push("`stages`: cancel is never reached: cancel needs an earlier drain".to_owned());
     }
     if has(Verdict::Cancel) && config.mode == Mode::Observe {
-        check
-            .notes
-            .push("`stages`: cancel under `mode: observe` is shown as withheld".to_owned());
+        check.notes.push("`stages`: cancel under `mode: observe` is shown as withheld".to_owned());
     }
 }
 
 /// An error of the first of these keys, at the first that the file says.
 fn fail(check: &mut Check<'_>, root: &Node<'_>, keys: &[&str], found: String, allowed: String) {
     let at = keys.iter().find_map(|key| tree::find(root, key));
-    check.fail(
-        at,
-        keys[0],
-        format!("is {found}"),
-        format!("allowed: {allowed}"),
-    );
+    check.fail(at, keys[0], format!("is {found}"), format!("allowed: {allowed}"));
 }
 
 fn millis(ms: i64) -> Duration {

@@ -30,10 +30,7 @@ pub fn show(config: &Config) -> String {
         open = section;
         let indent = if section.is_empty() { "" } else { "  " };
         let origin = line(key).map_or("default".to_owned(), |line| format!("line {line}"));
-        shown.push_str(&format!(
-            "{:<44} # {origin}\n",
-            format!("{indent}{name}: {value}")
-        ));
+        shown.push_str(&format!("{:<44} # {origin}\n", format!("{indent}{name}: {value}")));
     }
     shown
 }
@@ -87,24 +84,12 @@ fn thresholds(config: &Config) -> Vec<Row> {
     let stages: Vec<String> = config.rules.stages.iter().map(stage).collect();
     vec![
         ("thresholds.util_pct", t.util_pct.to_string()),
-        (
-            "thresholds.mem_held_fraction",
-            t.mem_held_fraction.to_string(),
-        ),
-        (
-            "thresholds.idle_power_watts",
-            auto(&t.idle_power, |mw| (*mw as f64 / 1000.0).to_string()),
-        ),
+        ("thresholds.mem_held_fraction", t.mem_held_fraction.to_string()),
+        ("thresholds.idle_power_watts", auto(&t.idle_power, |mw| (*mw as f64 / 1000.0).to_string())),
         ("thresholds.window", millis(&t.window_ms)),
         ("thresholds.warmup", millis(&t.warmup_ms)),
-        (
-            "thresholds.first_activity_grace",
-            millis(&t.first_activity_grace_ms),
-        ),
-        (
-            "thresholds.min_samples",
-            auto(&t.min_samples, u32::to_string),
-        ),
+        ("thresholds.first_activity_grace", millis(&t.first_activity_grace_ms)),
+        ("thresholds.min_samples", auto(&t.min_samples, u32::to_string)),
         ("thresholds.max_sample_gap", auto(&t.max_sample_gap, millis)),
         ("stages", format!("[{}]", stages.join(", "))),
         ("signatures.spinning", config.rules.spinning.to_string()),
@@ -123,19 +108,10 @@ fn acting(config: &Config) -> Vec<Row> {
         ("act.release_orphans", act.release_orphans.to_string()),
         ("act.admin_comment", act.admin_comment.to_string()),
         ("act.notify_job", act.notify_job.to_string()),
-        (
-            "limits.max_drained_fraction",
-            limits.max_drained_fraction.to_string(),
-        ),
-        (
-            "limits.max_drained_nodes",
-            maybe(&limits.max_drained_nodes, u32::to_string),
-        ),
+        ("limits.max_drained_fraction", limits.max_drained_fraction.to_string()),
+        ("limits.max_drained_nodes", maybe(&limits.max_drained_nodes, u32::to_string)),
         ("limits.spread", duration_text(limits.spread)),
-        (
-            "limits.max_actions_per_hour",
-            limits.max_actions_per_hour.to_string(),
-        ),
+        ("limits.max_actions_per_hour", limits.max_actions_per_hour.to_string()),
     ]
 }
 
@@ -146,16 +122,10 @@ fn exemptions(config: &Config) -> Vec<Row> {
         ("exemptions.accounts", texts(&e.accounts)),
         ("exemptions.partitions", texts(&e.partitions)),
         ("exemptions.qos", texts(&e.qos)),
-        (
-            "exemptions.name_pattern",
-            maybe(&e.name_pattern, |p| quoted(p.as_str())),
-        ),
+        ("exemptions.name_pattern", maybe(&e.name_pattern, |p| quoted(p.as_str()))),
         ("exemptions.max_gpus", maybe(&e.max_gpus, u32::to_string)),
         ("exemptions.max_age", maybe(&e.max_age_ms, millis)),
-        (
-            "exemptions.job_comment",
-            maybe(&config.job_comment, |d| duration_text(*d)),
-        ),
+        ("exemptions.job_comment", maybe(&config.job_comment, |d| duration_text(*d))),
     ]
 }
 
@@ -172,11 +142,7 @@ fn keeping(config: &Config) -> Vec<Row> {
 }
 
 fn stage(stage: &crate::policy::Stage) -> String {
-    format!(
-        "{{ after: {}, verdict: {} }}",
-        millis(&stage.after_ms),
-        stage.verdict
-    )
+    format!("{{ after: {}, verdict: {} }}", millis(&stage.after_ms), stage.verdict)
 }
 
 fn auto<T>(value: &Auto<T>, text: impl Fn(&T) -> String) -> String {
@@ -205,13 +171,7 @@ fn texts(texts: &[String]) -> String {
 
 /// A JSON string is a YAML string; a plain path or word needs no quotes.
 fn quoted(text: &str) -> String {
-    let plain = text.starts_with('/')
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
-    if plain {
-        text.to_owned()
-    } else {
-        serde_json::Value::from(text).to_string()
-    }
+    let plain =
+        text.starts_with('/') && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    if plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }

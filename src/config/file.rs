@@ -10,40 +10,28 @@ use std::path::Path;
 /// The text of the file, `None` where there is none by that name. The error is a cause in words.
 pub(super) fn read(path: &Path) -> Result<Option<(String, File)>, String> {
     // O_NONBLOCK: opening a FIFO would wait for a writer.
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match opened {
         Ok(file) => file,
-        Err(error)
-            if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() =>
-        {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
             return Ok(None);
         }
         Err(error) => return Err(format!("cannot be opened: {error}")),
     };
-    let meta = file
-        .metadata()
-        .map_err(|error| format!("cannot be examined: {error}"))?;
+    let meta = file.metadata().map_err(|error| format!("cannot be examined: {error}"))?;
     if !meta.is_file() {
         return Err("is no regular file".to_owned());
     }
     let mut bytes = Vec::with_capacity((meta.len() as usize).min(MOST_BYTES) + 1);
     // One byte more than is allowed, so that the tree can refuse what is longer.
     let mut bounded = (&file).take(MOST_BYTES as u64 + 1);
-    bounded
-        .read_to_end(&mut bytes)
-        .map_err(|error| format!("cannot be read: {error}"))?;
+    bounded.read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
     if bytes.len() > MOST_BYTES {
         return Err(format!("is larger than {} KiB", MOST_BYTES >> 10));
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Some((text, file))),
-        Err(error) => Err(format!(
-            "is no UTF-8 text from byte {} on",
-            error.utf8_error().valid_up_to()
-        )),
+        Err(error) => Err(format!("is no UTF-8 text from byte {} on", error.utf8_error().valid_up_to())),
     }
 }
 
@@ -105,11 +93,7 @@ mod tests {
         ];
         for ((uid, gid, mode, euid), believed) in table {
             let doubt = writable_by_others(uid, gid, mode, euid);
-            assert_eq!(
-                doubt.is_none(),
-                believed,
-                "{uid} {gid} {mode:o} as {euid}: {doubt:?}"
-            );
+            assert_eq!(doubt.is_none(), believed, "{uid} {gid} {mode:o} as {euid}: {doubt:?}");
         }
     }
 }

@@ -6,8 +6,7 @@ use super::table::Table;
 use super::tree::Value;
 use super::values::*;
 use super::{
-    Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm,
-    SlurmSource,
+    Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource,
 };
 use crate::mode::Mode;
 use crate::model::Verdict;
@@ -18,21 +17,15 @@ use std::time::Duration;
 type Words<T> = &'static [(&'static str, T)];
 
 const MODES: Words<Mode> = &[("observe", Mode::Observe), ("enforce", Mode::Enforce)];
-const VERDICTS: Words<Verdict> = &[
-    ("alert", Verdict::Alert),
-    ("drain", Verdict::Drain),
-    ("cancel", Verdict::Cancel),
-];
+const VERDICTS: Words<Verdict> =
+    &[("alert", Verdict::Alert), ("drain", Verdict::Drain), ("cancel", Verdict::Cancel)];
 const GPU_SOURCES: Words<GpuSourceKind> = &[
     ("nvml", GpuSourceKind::Nvml),
     ("nvidia-smi", GpuSourceKind::NvidiaSmi),
     ("simulator", GpuSourceKind::Simulator),
 ];
-const SLURM_SOURCES: Words<SlurmSource> = &[
-    ("auto", SlurmSource::Auto),
-    ("squeue", SlurmSource::Squeue),
-    ("rest", SlurmSource::Rest),
-];
+const SLURM_SOURCES: Words<SlurmSource> =
+    &[("auto", SlurmSource::Auto), ("squeue", SlurmSource::Squeue), ("rest", SlurmSource::Rest)];
 const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,13 +55,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     metrics(t.table("metrics"));
     daemon(&mut t);
     t.finish();
-    let rules = Rules {
-        thresholds,
-        stages,
-        spinning,
-        exemptions,
-        drain_shared,
-    };
+    let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared };
     Config {
         mode,
         enforce_in,
@@ -105,8 +92,7 @@ fn gpu(mut t: Table<'_, '_>, d: Gpu) -> Gpu {
         scenario: t.read("scenario", d.scenario, maybe(file)),
         expected: t.read("expected", d.expected, auto(whole(0..=1024))),
     };
-    if let Some(said @ ("mig" | "on")) =
-        t.said("gpm", word(&[("off", "off"), ("mig", "mig"), ("on", "on")]))
+    if let Some(said @ ("mig" | "on")) = t.said("gpm", word(&[("off", "off"), ("mig", "mig"), ("on", "on")]))
     {
         t.note(&format!("gpm: {said}"), LATER);
     }
@@ -121,26 +107,11 @@ fn slurm(mut t: Table<'_, '_>, d: Slurm) -> Slurm {
         conf: t.read("conf", d.conf, maybe(file)),
     };
     let rest = [
-        (
-            "rest_url",
-            t.said("rest_url", maybe(text)).flatten().is_some(),
-        ),
-        (
-            "rest_version",
-            t.said("rest_version", maybe(text)).flatten().is_some(),
-        ),
-        (
-            "username",
-            t.said("username", maybe(name)).flatten().is_some(),
-        ),
-        (
-            "token_file",
-            t.said("token_file", maybe(secret_file)).flatten().is_some(),
-        ),
-        (
-            "token_env",
-            t.said("token_env", maybe(name)).flatten().is_some(),
-        ),
+        ("rest_url", t.said("rest_url", maybe(text)).flatten().is_some()),
+        ("rest_version", t.said("rest_version", maybe(text)).flatten().is_some()),
+        ("username", t.said("username", maybe(name)).flatten().is_some()),
+        ("token_file", t.said("token_file", maybe(secret_file)).flatten().is_some()),
+        ("token_env", t.said("token_env", maybe(name)).flatten().is_some()),
     ];
     if slurm.source == SlurmSource::Rest {
         t.note("source: rest", LATER);
@@ -156,24 +127,12 @@ fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {
     let thresholds = Thresholds {
         util_pct: t.read("util_pct", d.util_pct, whole(1..=100)),
         mem_held_fraction: t.read("mem_held_fraction", d.mem_held_fraction, real(SHARE)),
-        idle_power: t.read(
-            "idle_power_watts",
-            d.idle_power,
-            auto(milliwatts(1.0..=2000.0)),
-        ),
+        idle_power: t.read("idle_power_watts", d.idle_power, auto(milliwatts(1.0..=2000.0))),
         window_ms: t.read("window", d.window_ms, millis(SECOND..=LONGEST)),
         warmup_ms: t.read("warmup", d.warmup_ms, millis(ANY)),
-        first_activity_grace_ms: t.read(
-            "first_activity_grace",
-            d.first_activity_grace_ms,
-            millis(ANY),
-        ),
+        first_activity_grace_ms: t.read("first_activity_grace", d.first_activity_grace_ms, millis(ANY)),
         min_samples: t.read("min_samples", d.min_samples, auto(whole(1..=100_000))),
-        max_sample_gap: t.read(
-            "max_sample_gap",
-            d.max_sample_gap,
-            auto(millis(SECOND..=LONGEST)),
-        ),
+        max_sample_gap: t.read("max_sample_gap", d.max_sample_gap, auto(millis(SECOND..=LONGEST))),
     };
     t.finish();
     thresholds
@@ -181,10 +140,8 @@ fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {
 
 /// The ladder, where every rung is sound and they rise.
 fn stages(t: &mut Table<'_, '_>, d: Vec<Stage>) -> Vec<Stage> {
-    let Some(items) = t.items(
-        "stages",
-        "a list of stages, like { after: 60m, verdict: drain }; [] for none",
-    ) else {
+    let Some(items) = t.items("stages", "a list of stages, like { after: 60m, verdict: drain }; [] for none")
+    else {
         return d;
     };
     let mut stages: Vec<Stage> = Vec::new();
@@ -193,10 +150,7 @@ fn stages(t: &mut Table<'_, '_>, d: Vec<Stage>) -> Vec<Stage> {
         if !matches!(item.value, Value::Table(_)) {
             continue;
         }
-        let (after, verdict) = (
-            t.must("after", millis(ANY)),
-            t.must("verdict", word(VERDICTS)),
-        );
+        let (after, verdict) = (t.must("after", millis(ANY)), t.must("verdict", word(VERDICTS)));
         if let (Some(after_ms), Some(verdict)) = (after, verdict) {
             let stage = Stage { after_ms, verdict };
             if let Some(before) = stages.last() {
@@ -212,16 +166,10 @@ fn stages(t: &mut Table<'_, '_>, d: Vec<Stage>) -> Vec<Stage> {
 fn rises(t: &mut Table<'_, '_>, before: Stage, stage: Stage) {
     if stage.verdict <= before.verdict {
         let what = format!("{} follows {}", stage.verdict, before.verdict);
-        t.fail(
-            what,
-            "allowed: alert, drain, cancel in this order, each at most once".to_owned(),
-        );
+        t.fail(what, "allowed: alert, drain, cancel in this order, each at most once".to_owned());
     }
     if stage.after_ms < before.after_ms {
-        t.fail(
-            "`after` falls".to_owned(),
-            "allowed: no earlier than the stage before it".to_owned(),
-        );
+        t.fail("`after` falls".to_owned(), "allowed: no earlier than the stage before it".to_owned());
     }
 }
 
@@ -252,21 +200,9 @@ fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool) {
 fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
     let limits = Limits {
         max_drained_fraction: t.read("max_drained_fraction", d.max_drained_fraction, real(SHARE)),
-        max_drained_nodes: t.read(
-            "max_drained_nodes",
-            d.max_drained_nodes,
-            maybe(whole(0..=1_000_000)),
-        ),
-        spread: t.read(
-            "spread",
-            d.spread,
-            duration(Duration::ZERO..=SECOND * 86_400),
-        ),
-        max_actions_per_hour: t.read(
-            "max_actions_per_hour",
-            d.max_actions_per_hour,
-            whole(0..=1000),
-        ),
+        max_drained_nodes: t.read("max_drained_nodes", d.max_drained_nodes, maybe(whole(0..=1_000_000))),
+        spread: t.read("spread", d.spread, duration(Duration::ZERO..=SECOND * 86_400)),
+        max_actions_per_hour: t.read("max_actions_per_hour", d.max_actions_per_hour, whole(0..=1000)),
     };
     t.finish();
     limits
@@ -324,10 +260,7 @@ fn faults(mut t: Table<'_, '_>) {
 }
 
 fn slack(mut t: Table<'_, '_>) {
-    if t.said("webhook_file", maybe(secret_file))
-        .flatten()
-        .is_some()
-    {
+    if t.said("webhook_file", maybe(secret_file)).flatten().is_some() {
         t.note("webhook_file", LATER);
     }
     if t.said("webhook_env", maybe(name)).flatten().is_some() {
@@ -359,10 +292,7 @@ fn metrics(mut t: Table<'_, '_>) {
 /// Keys of the older daemon that mean nothing to a program slurmd starts anew each time.
 fn daemon(t: &mut Table<'_, '_>) {
     if t.said("interval", duration(SECOND..=LONGEST)).is_some() {
-        t.note(
-            "interval",
-            "ignored; the cadence is `HealthCheckInterval` in slurm.conf",
-        );
+        t.note("interval", "ignored; the cadence is `HealthCheckInterval` in slurm.conf");
     }
     if t.said("metrics_addr", maybe(text)).flatten().is_some() {
         let why = "ignored, for nothing listens; `metrics.textfile` names a file instead";

@@ -23,13 +23,7 @@ pub(super) struct Check<'t> {
 impl<'t> Check<'t> {
     /// Nothing is known yet.
     pub fn new(text: &'t str, file: &'t str) -> Check<'t> {
-        Check {
-            text,
-            file,
-            errors: Vec::new(),
-            left_out: 0,
-            notes: Vec::new(),
-        }
+        Check { text, file, errors: Vec::new(), left_out: 0, notes: Vec::new() }
     }
 
     /// Records an error of `key`, positioned at the value or key of number `at`.
@@ -51,29 +45,20 @@ impl<'t> Check<'t> {
     /// The line of this key or value, where there is room for another error to name it.
     fn line(&self, at: usize) -> Option<usize> {
         let room = self.errors.len() < MOST_ERRORS;
-        room.then(|| tree::locate(self.text, at))
-            .flatten()
-            .map(|(line, _)| line)
+        room.then(|| tree::locate(self.text, at)).flatten().map(|(line, _)| line)
     }
 
     /// Whether nothing under these keys failed: a comparison of values that do is no news.
     pub fn sound(&self, keys: &[&str]) -> bool {
-        !self.errors.iter().any(|e| {
-            keys.iter()
-                .any(|k| e.key.starts_with(k) || k.starts_with(&e.key))
-        })
+        !self.errors.iter().any(|e| keys.iter().any(|k| e.key.starts_with(k) || k.starts_with(&e.key)))
     }
 
     /// The errors in the order of the file.
     pub fn errors(mut self) -> Vec<ConfigError> {
-        self.errors
-            .sort_by_key(|e| e.position.unwrap_or((usize::MAX, 0)));
+        self.errors.sort_by_key(|e| e.position.unwrap_or((usize::MAX, 0)));
         if self.left_out > 0 {
             let what = format!("{} more errors", self.left_out);
-            self.errors.push(ConfigError {
-                what,
-                ..ConfigError::of_file(self.file)
-            });
+            self.errors.push(ConfigError { what, ..ConfigError::of_file(self.file) });
         }
         self.errors
     }
@@ -91,25 +76,15 @@ pub(super) struct Table<'t, 'c> {
 
 impl<'t, 'c> Table<'t, 'c> {
     /// The table at `path`, empty for the file itself; a value that is no table is an error.
-    pub fn new(
-        check: &'c mut Check<'t>,
-        path: String,
-        node: Option<&'t Node<'t>>,
-    ) -> Table<'t, 'c> {
+    pub fn new(check: &'c mut Check<'t>, path: String, node: Option<&'t Node<'t>>) -> Table<'t, 'c> {
         let mut entries: &[Entry<'t>] = &[];
         match node.map(|n| &n.value) {
             None => {}
             Some(Value::Table(said)) => entries = said,
             Some(other) => {
-                let leave =
-                    matches!(other, Value::Null).then_some("; leave it out for its defaults");
+                let leave = matches!(other, Value::Null).then_some("; leave it out for its defaults");
                 let hint = format!("allowed: a table of keys{}", leave.unwrap_or_default());
-                check.fail(
-                    node.map(|n| n.at),
-                    &path,
-                    format!("found {}", found(other)),
-                    hint,
-                );
+                check.fail(node.map(|n| n.at), &path, format!("found {}", found(other)), hint);
             }
         }
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
@@ -119,21 +94,10 @@ impl<'t, 'c> Table<'t, 'c> {
                     Some(line) => format!("first said at line {line}; keep one of them"),
                     None => "keep one of them".to_owned(),
                 };
-                check.fail(
-                    Some(entry.at),
-                    &join(&path, &shown(&entry.key)),
-                    "said twice".to_owned(),
-                    hint,
-                );
+                check.fail(Some(entry.at), &join(&path, &shown(&entry.key)), "said twice".to_owned(), hint);
             }
         }
-        Table {
-            check,
-            path,
-            at: node.map(|n| n.at),
-            entries,
-            asked: Vec::new(),
-        }
+        Table { check, path, at: node.map(|n| n.at), entries, asked: Vec::new() }
     }
 
     /// The value said for `key`, if any; the key counts as known from here on.
@@ -153,11 +117,7 @@ impl<'t, 'c> Table<'t, 'c> {
     }
 
     /// The value of `key`, where it is said and sound.
-    pub fn said<T>(
-        &mut self,
-        key: &'static str,
-        reader: impl Fn(&Node<'t>) -> Result<T, Bad>,
-    ) -> Option<T> {
+    pub fn said<T>(&mut self, key: &'static str, reader: impl Fn(&Node<'t>) -> Result<T, Bad>) -> Option<T> {
         let node = self.get(key)?;
         match reader(node) {
             Ok(value) => Some(value),
@@ -169,15 +129,10 @@ impl<'t, 'c> Table<'t, 'c> {
     }
 
     /// As [`Table::said`]; a key that is not said is an error.
-    pub fn must<T>(
-        &mut self,
-        key: &'static str,
-        reader: impl Fn(&Node<'t>) -> Result<T, Bad>,
-    ) -> Option<T> {
+    pub fn must<T>(&mut self, key: &'static str, reader: impl Fn(&Node<'t>) -> Result<T, Bad>) -> Option<T> {
         if !self.entries.iter().any(|e| e.key == key) {
             let hint = "it has no default".to_owned();
-            self.check
-                .fail(self.at, &join(&self.path, key), "missing".to_owned(), hint);
+            self.check.fail(self.at, &join(&self.path, key), "missing".to_owned(), hint);
         }
         self.said(key, reader)
     }
@@ -194,12 +149,8 @@ impl<'t, 'c> Table<'t, 'c> {
         match &node.value {
             Value::List(items) => Some(items),
             other => {
-                let (what, hint) = (
-                    format!("found {}", found(other)),
-                    format!("allowed: {allowed}"),
-                );
-                self.check
-                    .fail(Some(node.at), &join(&self.path, key), what, hint);
+                let (what, hint) = (format!("found {}", found(other)), format!("allowed: {allowed}"));
+                self.check.fail(Some(node.at), &join(&self.path, key), what, hint);
                 None
             }
         }
@@ -212,9 +163,7 @@ impl<'t, 'c> Table<'t, 'c> {
 
     /// Notes that what `key` says has no effect, and why.
     pub fn note(&mut self, key: &str, why: &str) {
-        self.check
-            .notes
-            .push(format!("`{}`: {why}", join(&self.path, key)));
+        self.check.notes.push(format!("`{}`: {why}", join(&self.path, key)));
     }
 
     /// Reads every value of a table whose keys are not listed anywhere; how many there are.
@@ -229,11 +178,7 @@ impl<'t, 'c> Table<'t, 'c> {
 
     /// Every key that nobody asked for is unknown.
     pub fn finish(self) {
-        for entry in self
-            .entries
-            .iter()
-            .filter(|e| !self.asked.contains(&e.key.as_ref()))
-        {
+        for entry in self.entries.iter().filter(|e| !self.asked.contains(&e.key.as_ref())) {
             let allowed = format!("allowed: {}", self.asked.join(", "));
             let hint = match closest(&entry.key, &self.asked) {
                 _ if entry.key == "<<" => "merge keys are not read; write the keys out".to_owned(),
@@ -253,10 +198,7 @@ impl<'t, 'c> Table<'t, 'c> {
 fn tell(check: &mut Check<'_>, path: &str, bad: Bad) {
     for wrong in bad {
         let index = wrong.index.map_or(String::new(), |i| format!("[{i}]"));
-        let (what, hint) = (
-            format!("found {}", wrong.found),
-            format!("allowed: {}", wrong.allowed),
-        );
+        let (what, hint) = (format!("found {}", wrong.found), format!("allowed: {}", wrong.allowed));
         check.fail(Some(wrong.at), &format!("{path}{index}"), what, hint);
     }
 }
@@ -269,11 +211,7 @@ fn join(path: &str, key: &str) -> String {
 /// The known key at most two slips away, if what was typed still resembles it.
 fn closest(typed: &str, known: &[&'static str]) -> Option<&'static str> {
     let slips = |key: &&'static str| (distance(typed, key), *key);
-    let (fewest, key) = known
-        .iter()
-        .filter(|k| k.len().abs_diff(typed.len()) <= 2)
-        .map(slips)
-        .min()?;
+    let (fewest, key) = known.iter().filter(|k| k.len().abs_diff(typed.len()) <= 2).map(slips).min()?;
     (fewest <= 2 && fewest < key.len().min(typed.len())).then_some(key)
 }
 

@@ -51,12 +51,7 @@ pub(super) struct Unreadable {
 
 /// Reads the text; `None` where nothing is said: no bytes, only comments, or a lone `---`.
 pub(super) fn read(text: &str) -> Result<Option<Node<'_>>, Unreadable> {
-    let refuse = |cause: String| {
-        Err(Unreadable {
-            cause,
-            position: None,
-        })
-    };
+    let refuse = |cause: String| Err(Unreadable { cause, position: None });
     if text.len() > MOST_BYTES {
         return refuse(format!("larger than {} KiB", MOST_BYTES >> 10));
     }
@@ -64,16 +59,11 @@ pub(super) fn read(text: &str) -> Result<Option<Node<'_>>, Unreadable> {
         return refuse(format!("more than {MOST_BRACKETS} opening brackets"));
     }
     match build(text, usize::MAX) {
-        Ok(Some(Node {
-            value: Value::Null, ..
-        })) if says_nothing(text) => Ok(None),
+        Ok(Some(Node { value: Value::Null, .. })) if says_nothing(text) => Ok(None),
         Ok(node) => Ok(node),
         Err(error) => {
             let position = error.location().map(|l| (l.line(), l.column()));
-            Err(Unreadable {
-                cause: error.to_string(),
-                position,
-            })
+            Err(Unreadable { cause: error.to_string(), position })
         }
     }
 }
@@ -99,11 +89,7 @@ pub(super) fn find(root: &Node<'_>, path: &str) -> Option<usize> {
 
 fn build(text: &str, stop_at: usize) -> serde_yaml::Result<Option<Node<'_>>> {
     let seen = Cell::new(0);
-    let builder = Builder {
-        seen: &seen,
-        stop_at,
-        depth: 0,
-    };
+    let builder = Builder { seen: &seen, stop_at, depth: 0 };
     let root = builder.deserialize(serde_yaml::Deserializer::from_str(text))?;
     Ok(Some(root).filter(|node| node.at != NOTHING))
 }
@@ -113,10 +99,7 @@ const NOTHING: usize = usize::MAX;
 
 fn says_nothing(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').lines().all(|line| {
-        let said = line
-            .split_once(" #")
-            .map_or(line, |(before, _)| before)
-            .trim();
+        let said = line.split_once(" #").map_or(line, |(before, _)| before).trim();
         said.is_empty() || said.starts_with('#') || said == "---" || said == "..."
     })
 }
@@ -130,10 +113,7 @@ struct Builder<'c> {
 
 impl Builder<'_> {
     fn node<'t, E: de::Error>(self, value: Value<'t>) -> Result<Node<'t>, E> {
-        Ok(Node {
-            at: self.number()?,
-            value,
-        })
+        Ok(Node { at: self.number()?, value })
     }
 
     fn number<E: de::Error>(self) -> Result<usize, E> {
@@ -152,10 +132,7 @@ impl Builder<'_> {
         if self.depth == MOST_DEPTH {
             return Err(E::custom(format!("nested deeper than {MOST_DEPTH}")));
         }
-        Ok(Builder {
-            depth: self.depth + 1,
-            ..self
-        })
+        Ok(Builder { depth: self.depth + 1, ..self })
     }
 }
 
@@ -175,10 +152,7 @@ impl<'t> Visitor<'t> for Builder<'_> {
     }
 
     fn visit_none<E: de::Error>(self) -> Result<Node<'t>, E> {
-        Ok(Node {
-            at: NOTHING,
-            value: Value::Null,
-        })
+        Ok(Node { at: NOTHING, value: Value::Null })
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Node<'t>, E> {
@@ -224,10 +198,7 @@ impl<'t> Visitor<'t> for Builder<'_> {
         while let Some(item) = items.next_element_seed(inner)? {
             list.push(item);
         }
-        Ok(Node {
-            at,
-            value: Value::List(list),
-        })
+        Ok(Node { at, value: Value::List(list) })
     }
 
     fn visit_map<A: MapAccess<'t>>(self, mut pairs: A) -> Result<Node<'t>, A::Error> {
@@ -236,16 +207,9 @@ impl<'t> Visitor<'t> for Builder<'_> {
         let mut table = Vec::new();
         while let Some(key) = pairs.next_key_seed(inner)? {
             let value = pairs.next_value_seed(inner)?;
-            table.push(Entry {
-                at: key.at,
-                key: key_text(key)?,
-                value,
-            });
+            table.push(Entry { at: key.at, key: key_text(key)?, value });
         }
-        Ok(Node {
-            at,
-            value: Value::Table(table),
-        })
+        Ok(Node { at, value: Value::Table(table) })
     }
 
     fn visit_enum<A: EnumAccess<'t>>(self, _: A) -> Result<Node<'t>, A::Error> {
@@ -260,9 +224,7 @@ fn key_text<'t, E: de::Error>(key: Node<'t>) -> Result<Cow<'t, str>, E> {
         Value::Bool(value) => Ok(value.to_string().into()),
         Value::Whole(number) => Ok(number.to_string().into()),
         Value::Real(number) => Ok(number.to_string().into()),
-        Value::List(_) | Value::Table(_) => {
-            Err(E::custom("a key must be a word, not a list or a table"))
-        }
+        Value::List(_) | Value::Table(_) => Err(E::custom("a key must be a word, not a list or a table")),
     }
 }
 
@@ -277,7 +239,8 @@ mod tests {
 
     #[test]
     fn a_key_is_found_where_it_stands() {
-        let text = "# first\nmode: observe\ngpu:\n    source: nvml\nact: { a: 1, release: never }\n\"hi\": 1\n";
+        let text =
+            "# first\nmode: observe\ngpu:\n    source: nvml\nact: { a: 1, release: never }\n\"hi\": 1\n";
         let table = [
             ("mode", (2, 1)),
             ("gpu", (3, 1)),
@@ -305,13 +268,7 @@ mod tests {
             assert!(matches!(read(text), Ok(None)), "{text:?}");
         }
         for text in ["null", "~", "--- ~", "---\nnull\n"] {
-            let is_null = matches!(
-                read(text),
-                Ok(Some(Node {
-                    value: Value::Null,
-                    ..
-                }))
-            );
+            let is_null = matches!(read(text), Ok(Some(Node { value: Value::Null, .. })));
             assert!(is_null, "{text:?}");
         }
     }
@@ -337,12 +294,7 @@ mod tests {
     #[test]
     fn a_hostile_text_is_refused_at_once() {
         let hundredfold: String = (1..9)
-            .map(|n| {
-                format!(
-                    "l{n}: &l{n} [{}]\n",
-                    vec![format!("*l{}", n - 1); 20].join(",")
-                )
-            })
+            .map(|n| format!("l{n}: &l{n} [{}]\n", vec![format!("*l{}", n - 1); 20].join(",")))
             .collect();
         let table = [
             "[".repeat(MOST_BYTES),
@@ -353,14 +305,8 @@ mod tests {
             "? ".repeat(MOST_BYTES / 2),
             "a: &x [*x]".to_owned(),
             format!("l0: &l0 [x]\n{hundredfold}"),
-            format!(
-                "{}1{}",
-                "[".repeat(MOST_DEPTH + 1),
-                "]".repeat(MOST_DEPTH + 1)
-            ),
-            (0..MOST_DEPTH + 1)
-                .map(|n| format!("{}a:\n", " ".repeat(n)))
-                .collect(),
+            format!("{}1{}", "[".repeat(MOST_DEPTH + 1), "]".repeat(MOST_DEPTH + 1)),
+            (0..MOST_DEPTH + 1).map(|n| format!("{}a:\n", " ".repeat(n))).collect(),
         ];
         for text in table {
             assert!(read(&text).is_err(), "{:?}", &text[..8]);

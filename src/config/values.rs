@@ -52,32 +52,18 @@ pub(super) fn shown(text: &str) -> String {
 }
 
 fn wrong<T>(node: &Node<'_>, allowed: impl Into<String>) -> Result<T, Bad> {
-    Err(vec![Wrong {
-        at: node.at,
-        index: None,
-        found: found(&node.value),
-        allowed: allowed.into(),
-    }])
+    Err(vec![Wrong { at: node.at, index: None, found: found(&node.value), allowed: allowed.into() }])
 }
 
 /// One of some words.
-pub(super) fn word<'w, T: Copy>(
-    words: &'w [(&'static str, T)],
-) -> impl Fn(&Node<'_>) -> Result<T, Bad> + 'w {
+pub(super) fn word<'w, T: Copy>(words: &'w [(&'static str, T)]) -> impl Fn(&Node<'_>) -> Result<T, Bad> + 'w {
     move |node| {
         if let Value::Text(text) = &node.value
             && let Some((_, meant)) = words.iter().find(|(word, _)| word == text)
         {
             return Ok(*meant);
         }
-        wrong(
-            node,
-            words
-                .iter()
-                .map(|(word, _)| *word)
-                .collect::<Vec<_>>()
-                .join(" or "),
-        )
+        wrong(node, words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or "))
     }
 }
 
@@ -98,10 +84,7 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&Node<'_>) -> Result<
         };
         match number.filter(|n| range.contains(n)) {
             Some(number) => Ok(number),
-            None => wrong(
-                node,
-                format!("a whole number from {} to {}", range.start(), range.end()),
-            ),
+            None => wrong(node, format!("a whole number from {} to {}", range.start(), range.end())),
         }
     }
 }
@@ -116,10 +99,7 @@ pub(super) fn real(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<f
         };
         match number.filter(|n| range.contains(n)) {
             Some(number) => Ok(number),
-            None => wrong(
-                node,
-                format!("a number from {} to {}", range.start(), range.end()),
-            ),
+            None => wrong(node, format!("a number from {} to {}", range.start(), range.end())),
         }
     }
 }
@@ -131,9 +111,7 @@ pub(super) fn milliwatts(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Re
 }
 
 /// A duration with its unit.
-pub(super) fn duration(
-    range: RangeInclusive<Duration>,
-) -> impl Fn(&Node<'_>) -> Result<Duration, Bad> {
+pub(super) fn duration(range: RangeInclusive<Duration>) -> impl Fn(&Node<'_>) -> Result<Duration, Bad> {
     move |node| {
         let said = match &node.value {
             Value::Text(text) => quantity::duration(text),
@@ -142,12 +120,8 @@ pub(super) fn duration(
         match said.filter(|d| range.contains(d)) {
             Some(duration) => Ok(duration),
             None => {
-                let [least, most] =
-                    [range.start(), range.end()].map(|d| quantity::duration_text(*d));
-                wrong(
-                    node,
-                    format!("a duration with a unit, like 30m or 1h30m, from {least} to {most}"),
-                )
+                let [least, most] = [range.start(), range.end()].map(|d| quantity::duration_text(*d));
+                wrong(node, format!("a duration with a unit, like 30m or 1h30m, from {least} to {most}"))
             }
         }
     }
@@ -170,12 +144,7 @@ pub(super) fn size(range: RangeInclusive<u64>) -> impl Fn(&Node<'_>) -> Result<u
             Some(bytes) => Ok(bytes),
             None => {
                 let [least, most] = [range.start(), range.end()].map(|b| quantity::size_text(*b));
-                wrong(
-                    node,
-                    format!(
-                        "a size with a unit (KiB, MiB, GiB), like 64MiB, from {least} to {most}"
-                    ),
-                )
+                wrong(node, format!("a size with a unit (KiB, MiB, GiB), like 64MiB, from {least} to {most}"))
             }
         }
     }
@@ -187,9 +156,7 @@ pub(super) fn auto<T>(
 ) -> impl Fn(&Node<'_>) -> Result<Auto<T>, Bad> {
     move |node| match &node.value {
         Value::Text(text) if text == "auto" => Ok(Auto::Auto),
-        _ => inner(node)
-            .map(Auto::Set)
-            .map_err(|bad| or_else("auto", bad)),
+        _ => inner(node).map(Auto::Set).map_err(|bad| or_else("auto", bad)),
     }
 }
 
@@ -204,19 +171,14 @@ pub(super) fn maybe<T>(
 }
 
 fn or_else(other: &str, bad: Bad) -> Bad {
-    let named = |w: Wrong| Wrong {
-        allowed: format!("{other}, or {}", w.allowed),
-        ..w
-    };
+    let named = |w: Wrong| Wrong { allowed: format!("{other}, or {}", w.allowed), ..w };
     bad.into_iter().map(named).collect()
 }
 
 /// An absolute path: slurmd starts us in a folder of its own choosing.
 pub(super) fn path(node: &Node<'_>) -> Result<PathBuf, Bad> {
     match &node.value {
-        Value::Text(text) if text.starts_with('/') && one_line(text) => {
-            Ok(PathBuf::from(text.as_ref()))
-        }
+        Value::Text(text) if text.starts_with('/') && one_line(text) => Ok(PathBuf::from(text.as_ref())),
         _ => wrong(node, "an absolute path"),
     }
 }
@@ -224,10 +186,7 @@ pub(super) fn path(node: &Node<'_>) -> Result<PathBuf, Bad> {
 /// The absolute path of a file, never of its folder alone.
 pub(super) fn file(node: &Node<'_>) -> Result<PathBuf, Bad> {
     match path(node) {
-        Ok(path)
-            if path.file_name().is_some()
-                && !path.as_os_str().as_encoded_bytes().ends_with(b"/") =>
-        {
+        Ok(path) if path.file_name().is_some() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
             Ok(path)
         }
         _ => wrong(node, "the absolute path of a file"),
@@ -237,10 +196,7 @@ pub(super) fn file(node: &Node<'_>) -> Result<PathBuf, Bad> {
 /// The absolute path of a file that holds a secret. What stands there instead may be the secret itself:
 /// it is not shown.
 pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
-    let hidden = |w: Wrong| Wrong {
-        found: "something else (not shown)".to_owned(),
-        ..w
-    };
+    let hidden = |w: Wrong| Wrong { found: "something else (not shown)".to_owned(), ..w };
     file(node).map_err(|bad| bad.into_iter().map(hidden).collect())
 }
 
@@ -248,9 +204,7 @@ pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
 pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
     let argv = list(text)(node)?;
     match argv.first() {
-        Some(program) if !program.starts_with('/') => {
-            wrong(node, "a list that begins with an absolute path")
-        }
+        Some(program) if !program.starts_with('/') => wrong(node, "a list that begins with an absolute path"),
         _ => Ok(argv),
     }
 }
@@ -267,10 +221,7 @@ pub(super) fn text(node: &Node<'_>) -> Result<String, Bad> {
 pub(super) fn name(node: &Node<'_>) -> Result<String, Bad> {
     match &node.value {
         Value::Text(text) if one_line(text) && !text.contains([' ', ',']) => Ok(text.to_string()),
-        _ => wrong(
-            node,
-            "one name, without spaces or commas; a number needs quotes",
-        ),
+        _ => wrong(node, "one name, without spaces or commas; a number needs quotes"),
     }
 }
 
@@ -286,10 +237,7 @@ pub(super) fn list<T>(
         for (index, item) in items.iter().enumerate() {
             match inner(item) {
                 Ok(value) => values.push(value),
-                Err(wrongs) => bad.extend(wrongs.into_iter().map(|w| Wrong {
-                    index: Some(index),
-                    ..w
-                })),
+                Err(wrongs) => bad.extend(wrongs.into_iter().map(|w| Wrong { index: Some(index), ..w })),
             }
         }
         if bad.is_empty() { Ok(values) } else { Err(bad) }
@@ -303,15 +251,9 @@ pub(super) fn pattern(node: &Node<'_>) -> Result<Regex, Bad> {
         Value::Text(text) if printable(text) => text,
         _ => return wrong(node, "a regular expression in quotes"),
     };
-    match RegexBuilder::new(said)
-        .size_limit(MOST_PROGRAM_BYTES)
-        .build()
-    {
+    match RegexBuilder::new(said).size_limit(MOST_PROGRAM_BYTES).build() {
         Ok(regex) => Ok(regex),
-        Err(error) => wrong(
-            node,
-            format!("a regular expression ({})", shown(&error.to_string())),
-        ),
+        Err(error) => wrong(node, format!("a regular expression ({})", shown(&error.to_string()))),
     }
 }
 

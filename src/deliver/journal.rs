@@ -34,14 +34,14 @@ impl Write for Stderr {
 
 /// Sets the process's subscriber up: the journal where it listens, else standard error.
 pub fn init() {
-    if takes_datagrams(Path::new(SOCKET)) {
-        if let Ok(layer) = tracing_journald::layer() {
-            let layer = layer
-                .with_syslog_identifier("gpu-reaper-hc".to_owned())
-                .with_field_prefix(Some("GPU_REAPER".to_owned()));
-            let _ = tracing_subscriber::registry().with(layer).try_init();
-            return;
-        }
+    if takes_datagrams(Path::new(SOCKET))
+        && let Ok(layer) = tracing_journald::layer()
+    {
+        let layer = layer
+            .with_syslog_identifier("gpu-reaper-hc".to_owned())
+            .with_field_prefix(Some("GPU_REAPER".to_owned()));
+        let _ = tracing_subscriber::registry().with(layer).try_init();
+        return;
     }
     let to_stderr = tracing_subscriber::fmt::layer()
         .with_writer(|| Stderr)
@@ -63,10 +63,7 @@ mod tests {
         assert!(!takes_datagrams(&socket));
         let unread = UnixDatagram::bind(&socket).unwrap();
         let taken = (0..10_000).take_while(|_| takes_datagrams(&socket)).count();
-        assert!(
-            taken > 0 && taken < 10_000,
-            "the queue of an unread socket fills: {taken}"
-        );
+        assert!(taken > 0 && taken < 10_000, "the queue of an unread socket fills: {taken}");
         drop(unread);
         assert!(!takes_datagrams(&socket));
     }

@@ -10,9 +10,7 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
     match answer {
         Answer::Told(told) => page(told),
         Answer::Ended { when, case } => {
-            let case = case
-                .as_ref()
-                .and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
+            let case = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
             json!({ "schema": 1, "job": id, "judgement": "ended", "because": when, "case_file": case })
         }
         Answer::OtherNode(node) => {

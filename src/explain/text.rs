@@ -21,16 +21,15 @@ pub fn answer(answer: &Answer, id: &str) -> String {
     let id = id.escape_debug();
     match answer {
         Answer::Told(told) => page(told),
-        Answer::Ended {
-            when,
-            case: Some(case),
-        } => match serde_json::from_str::<serde_json::Value>(&case.body) {
-            Ok(body) => format!(
-                "job {id} {when}; as it stood then:\n\n{}",
-                body["page"].as_str().unwrap_or(&case.body)
-            ),
-            Err(_) => format!("job {id} {when}; its case file is not readable\n"),
-        },
+        Answer::Ended { when, case: Some(case) } => {
+            match serde_json::from_str::<serde_json::Value>(&case.body) {
+                Ok(body) => format!(
+                    "job {id} {when}; as it stood then:\n\n{}",
+                    body["page"].as_str().unwrap_or(&case.body)
+                ),
+                Err(_) => format!("job {id} {when}; its case file is not readable\n"),
+            }
+        }
         Answer::Ended { when, case: None } => {
             format!(
                 "job {id} {when}; no finding and no action was recorded for it, so no case file was kept\n"
@@ -54,14 +53,11 @@ pub fn page(told: &Told) -> String {
     let _ = writeln!(out, "verdict   {}", verdict(told));
     if let Some(f) = told.finding() {
         let established = f.established_wall(&told.now).rfc3339();
-        let _ = writeln!(
-            out,
-            "since     {}, established {established}",
-            f.since_wall.rfc3339()
-        );
-        let by = f.capped_by.as_ref().map_or(String::new(), |(guard, why)| {
-            format!(" (`{}`: {why})", guard.word())
-        });
+        let _ = writeln!(out, "since     {}, established {established}", f.since_wall.rfc3339());
+        let by = f
+            .capped_by
+            .as_ref()
+            .map_or(String::new(), |(guard, why)| format!(" (`{}`: {why})", guard.word()));
         let _ = writeln!(out, "may ask   {} at most{by}", f.cap);
     }
     guards(&mut out, told);
@@ -97,12 +93,7 @@ fn head(out: &mut String, told: &Told) {
         let _ = writeln!(out, "name      {}", name.escape_debug());
     }
     let started = r.start.wall.rfc3339();
-    let _ = writeln!(
-        out,
-        "run       restart {}, started {started}, {} ago",
-        r.restart,
-        human_ms(age_ms)
-    );
+    let _ = writeln!(out, "run       restart {}, started {started}, {} ago", r.restart, human_ms(age_ms));
     for other in &told.other_runs {
         let _ = writeln!(out, "          another run of this job: {other}");
     }
@@ -112,13 +103,7 @@ fn guards(out: &mut String, told: &Told) {
     let _ = writeln!(out, "\n{:<15} {:<6} {:<52} limit", "guard", "holds", "saw");
     for g in &told.assessment.guards {
         let holds = if g.held { "yes" } else { "no" };
-        let _ = writeln!(
-            out,
-            "{:<15} {holds:<6} {:<52} {}",
-            g.name.word(),
-            g.saw,
-            g.limit
-        );
+        let _ = writeln!(out, "{:<15} {holds:<6} {:<52} {}", g.name.word(), g.saw, g.limit);
     }
     if let Some(limits) = &told.assessment.limits {
         for adapted in &limits.adapted {
@@ -132,12 +117,8 @@ fn units(out: &mut String, told: &Told) {
         let _ = writeln!(out, "\nno sample of this job run yet");
         return;
     };
-    let _ = writeln!(
-        out,
-        "\nunits, as of {} ({} samples kept)",
-        newest.wall.rfc3339(),
-        told.history.ticks.len()
-    );
+    let _ =
+        writeln!(out, "\nunits, as of {} ({} samples kept)", newest.wall.rfc3339(), told.history.ticks.len());
     for (u, unit) in told.assessment.units.iter().enumerate() {
         let seen = &newest.units[u];
         let _ = writeln!(
@@ -168,11 +149,7 @@ fn readings(seen: &Observation) -> String {
         "utilization {} (memory controller {}); memory {}; power {}; processes {}",
         or_why(&level::peak(seen.sm_util, &seen.sm_peak), |p| p.to_string()),
         or_why(&seen.mem_util, |p| p.to_string()),
-        or_why(&seen.memory, |m| format!(
-            "{} of {}",
-            m.used.human(),
-            m.total.human()
-        )),
+        or_why(&seen.memory, |m| format!("{} of {}", m.used.human(), m.total.human())),
         or_why(&seen.power, |p| p.watts()),
         or_why(&seen.processes, |p| p.compute.to_string()),
     )
@@ -182,11 +159,7 @@ fn readings(seen: &Observation) -> String {
 fn timeline(told: &Told, unit: usize) -> String {
     const WIDTH: usize = 64;
     let ticks = &told.history.ticks;
-    let gap_ms = told
-        .assessment
-        .limits
-        .as_ref()
-        .map_or(i64::MAX, |l| l.gap_ms);
+    let gap_ms = told.assessment.limits.as_ref().map_or(i64::MAX, |l| l.gap_ms);
     let newest = &ticks[ticks.len().saturating_sub(WIDTH)..];
     let mut line = String::new();
     for (t, tick) in newest.iter().enumerate() {
@@ -203,9 +176,7 @@ fn sign(seen: &Observation) -> char {
         Reading::Absent(_) => '?',
         Reading::Measured(p) if p.get() == 0 => '.',
         Reading::Measured(p) if p.get() < 15 => ':',
-        Reading::Measured(p)
-            if p.get() >= 95 && seen.mem_util.measured().is_some_and(|m| m.get() <= 1) =>
-        {
+        Reading::Measured(p) if p.get() >= 95 && seen.mem_util.measured().is_some_and(|m| m.get() <= 1) => {
             '~'
         }
         Reading::Measured(_) => '#',
@@ -215,19 +186,11 @@ fn sign(seen: &Observation) -> char {
 fn deeds(out: &mut String, told: &Told) {
     let _ = writeln!(out);
     for a in &told.actions {
-        let detail = if a.detail.is_empty() {
-            String::new()
-        } else {
-            format!(": {}", a.detail.escape_debug())
-        };
+        let detail =
+            if a.detail.is_empty() { String::new() } else { format!(": {}", a.detail.escape_debug()) };
         let outcome = format!("{:?}", a.outcome).to_lowercase();
-        let _ = writeln!(
-            out,
-            "{:<8} {} {outcome} (run {}){detail}",
-            a.verdict.word(),
-            a.wall.rfc3339(),
-            a.run.0
-        );
+        let _ =
+            writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.verdict.word(), a.wall.rfc3339(), a.run.0);
         if let Some(reason) = &a.reason {
             let _ = writeln!(out, "         reason: {reason}");
         }
@@ -244,12 +207,7 @@ fn deeds(out: &mut String, told: &Told) {
     }
     match (&told.next, told.finding()) {
         (Some(next), _) => {
-            let _ = writeln!(
-                out,
-                "next     {} in {}, if this goes on",
-                next.verdict,
-                human_ms(next.in_ms)
-            );
+            let _ = writeln!(out, "next     {} in {}, if this goes on", next.verdict, human_ms(next.in_ms));
         }
         (None, Some(_)) => {
             let _ = writeln!(out, "next     no further stage");

@@ -55,9 +55,7 @@ fn minor_in(driver: &Path, pci: &PciAddress) -> Reading<DeviceMinor> {
     let Ok(text) = std::fs::read_to_string(file) else {
         return Absent(Absence::NoData);
     };
-    let minor = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Device Minor:"));
+    let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"));
     match minor.and_then(|n| n.trim().parse().ok()) {
         Some(n) => Measured(DeviceMinor(n)),
         None => Absent(Absence::NotUnderstood),
@@ -84,20 +82,14 @@ mod tests {
             fs::write(&file, text).unwrap();
             assert_eq!(nvidia_listed_in(&file), want, "{text:?}");
         }
-        assert!(
-            nvidia_listed_in(&dir.path().join("missing")),
-            "unreadable rules nothing out"
-        );
+        assert!(nvidia_listed_in(&dir.path().join("missing")), "unreadable rules nothing out");
     }
 
     #[test]
     fn without_the_persistence_daemon_the_driver_gets_more_time() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(deadline_by(dir.path()), Duration::from_secs(10));
-        assert_eq!(
-            deadline_by(&dir.path().join("socket")),
-            Duration::from_secs(35)
-        );
+        assert_eq!(deadline_by(&dir.path().join("socket")), Duration::from_secs(35));
     }
 
     #[test]
@@ -108,10 +100,7 @@ mod tests {
         let folder = dir.path().join("gpus/0000:9b:00.0");
         fs::create_dir_all(&folder).unwrap();
         let table = [
-            (
-                "Model: \t NVIDIA\nDevice Minor: \t 3\nGPU Excluded:\t No\n",
-                Measured(DeviceMinor(3)),
-            ),
+            ("Model: \t NVIDIA\nDevice Minor: \t 3\nGPU Excluded:\t No\n", Measured(DeviceMinor(3))),
             ("Model: \t NVIDIA\n", Absent(Absence::NotUnderstood)),
             ("Device Minor: \t ?\n", Absent(Absence::NotUnderstood)),
         ];

@@ -22,10 +22,7 @@ pub struct NvidiaSmi {
 }
 
 /// The mask's column, as drivers since 535 call it, and before.
-const REASONS: [&str; 2] = [
-    "clocks_event_reasons.active",
-    "clocks_throttle_reasons.active",
-];
+const REASONS: [&str; 2] = ["clocks_event_reasons.active", "clocks_throttle_reasons.active"];
 const OUTPUT_MOST_BYTES: u64 = 1 << 20;
 
 impl NvidiaSmi {
@@ -37,14 +34,8 @@ impl NvidiaSmi {
     /// Exit status and standard output.
     fn ask(&self, query: &str) -> Result<(i32, String), Absence> {
         let mut command = Command::new(&self.program);
-        command
-            .args([query, "--format=csv,noheader,nounits"])
-            .env_clear()
-            .env("LC_ALL", "C");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        command.args([query, "--format=csv,noheader,nounits"]).env_clear().env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         // SAFETY: one system call, between fork and exec. The program dies with the worker, where it can die.
         unsafe {
             command.pre_exec(|| {
@@ -55,31 +46,19 @@ impl NvidiaSmi {
         let mut child = command.spawn().map_err(|_| Absence::SourceFailed)?;
         let mut bytes = Vec::new();
         if let Some(out) = child.stdout.take() {
-            out.take(OUTPUT_MOST_BYTES)
-                .read_to_end(&mut bytes)
-                .map_err(|_| Absence::SourceFailed)?;
+            out.take(OUTPUT_MOST_BYTES).read_to_end(&mut bytes).map_err(|_| Absence::SourceFailed)?;
         }
         if bytes.len() as u64 == OUTPUT_MOST_BYTES {
             return Err(Absence::NotUnderstood);
         }
-        let status = child
-            .wait()
-            .map_err(|_| Absence::SourceFailed)?
-            .code()
-            .ok_or(Absence::SourceFailed)?;
-        Ok((
-            status,
-            String::from_utf8(bytes).map_err(|_| Absence::NotUnderstood)?,
-        ))
+        let status = child.wait().map_err(|_| Absence::SourceFailed)?.code().ok_or(Absence::SourceFailed)?;
+        Ok((status, String::from_utf8(bytes).map_err(|_| Absence::NotUnderstood)?))
     }
 
     fn units(&self) -> Result<(Reading<String>, Vec<UnitSample>), Absence> {
         let mut answer = (0, String::new());
         for reasons in REASONS {
-            answer = self.ask(&format!(
-                "--query-gpu={}",
-                table::COLUMNS.replace("REASONS", reasons)
-            ))?;
+            answer = self.ask(&format!("--query-gpu={}", table::COLUMNS.replace("REASONS", reasons)))?;
             if !answer.1.contains("is not a valid field") {
                 break;
             }
@@ -93,8 +72,7 @@ impl NvidiaSmi {
     }
 
     fn processes(&self) -> Result<Vec<(UnitUuid, GpuProcess)>, Absence> {
-        let (status, text) =
-            self.ask(&format!("--query-compute-apps={}", table::PROCESS_COLUMNS))?;
+        let (status, text) = self.ask(&format!("--query-compute-apps={}", table::PROCESS_COLUMNS))?;
         refused(status, driver::loaded())?;
         table::processes(&text)
     }

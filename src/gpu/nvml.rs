@@ -64,10 +64,7 @@ impl Nvml {
         if self.library.is_none() && !driver::loaded() {
             return Err(Absence::DriverNotLoaded);
         }
-        let path = self
-            .library
-            .as_deref()
-            .map_or(OsStr::new(LIBRARY), |p| p.as_os_str());
+        let path = self.library.as_deref().map_or(OsStr::new(LIBRARY), |p| p.as_os_str());
         // Without GPUs attached, a card in trouble cannot fail the start for all of them.
         let flags = InitFlags::NO_GPUS | InitFlags::NO_ATTACH;
         let library = Library::builder().lib_path(path).flags(flags).init();
@@ -80,11 +77,7 @@ impl GpuSource for Nvml {
         let mut assembly = Assembly::default();
         let mut garbled = false;
         self.stream(&mut |piece| garbled |= assembly.add(piece).is_err());
-        if garbled {
-            Absent(Absence::NotUnderstood)
-        } else {
-            assembly.report(Absence::NotAsked)
-        }
+        if garbled { Absent(Absence::NotUnderstood) } else { assembly.report(Absence::NotAsked) }
     }
 }
 
@@ -104,20 +97,10 @@ fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
     });
     let minor = value(|| device.minor_number()).map(DeviceMinor);
     let name = value(|| device.name());
-    let identity = UnitIdentity {
-        uuid,
-        kind: UnitKind::Gpu,
-        index,
-        minor,
-        pci,
-        name,
-    };
+    let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
     let readings = whole(library, &device);
     let split = readings.mig == Measured(MigMode::Enabled);
-    out(Piece::Unit(UnitSample {
-        identity: identity.clone(),
-        readings,
-    }));
+    out(Piece::Unit(UnitSample { identity: identity.clone(), readings }));
     if split {
         instances(library, &device, &identity, out);
     }
@@ -126,8 +109,7 @@ fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
 /// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
 /// is not delivered, and a reader who knew it finds it not listed.
 fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut dyn FnMut(Piece)) {
-    let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count()))
-    else {
+    let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count())) else {
         return;
     };
     for place in 0..most {
@@ -144,11 +126,7 @@ fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut d
         };
         let identity = UnitIdentity {
             uuid: uuid(&instance),
-            kind: UnitKind::Mig {
-                parent: parent.clone(),
-                gi,
-                ci,
-            },
+            kind: UnitKind::Mig { parent: parent.clone(), gi, ci },
             name: value(|| instance.name()),
             ..gpu.clone()
         };
@@ -232,11 +210,7 @@ fn memory_v1(library: &Library, device: &Device) -> Answer<Memory> {
     let mut memory = MemoryV1::default();
     // SAFETY: `MemoryV1` has the layout of nvmlMemory_t, and the handle is NVML's own.
     nvml_try(unsafe { call(device.handle(), (&raw mut memory).cast()) })?;
-    Ok(Memory {
-        used: MemoryBytes(memory.used),
-        total: MemoryBytes(memory.total),
-        excludes_reserved: false,
-    })
+    Ok(Memory { used: MemoryBytes(memory.used), total: MemoryBytes(memory.total), excludes_reserved: false })
 }
 
 /// No card draws ten kilowatts, and none has a limit of zero.
@@ -248,13 +222,10 @@ fn can_be_power(power: &Milliwatts) -> bool {
 fn power(library: &Library, device: &Device) -> Reading<Milliwatts> {
     let usual = value(|| device.power_usage()).map(u64::from);
     let read = match usual {
-        Absent(Absence::NotSupported) => {
-            value(|| field(library, device, NVML_FI_DEV_POWER_INSTANT))
-        }
+        Absent(Absence::NotSupported) => value(|| field(library, device, NVML_FI_DEV_POWER_INSTANT)),
         other => other,
     };
-    read.map(Milliwatts)
-        .plausible(|power| power.0 == 0 || can_be_power(power))
+    read.map(Milliwatts).plausible(|power| power.0 == 0 || can_be_power(power))
 }
 
 /// nvmlFieldValue_t. Its value is a union of 8 bytes, kept here as they come.
@@ -273,36 +244,22 @@ struct Field {
 /// One unsigned field. Raw: the wrapper cuts 64-bit values to 32 and translates ids by its own table.
 fn field(library: &Library, device: &Device, id: c_uint) -> Answer<u64> {
     let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
-    let mut field = Field {
-        id,
-        ..Field::default()
-    };
+    let mut field = Field { id, ..Field::default() };
     // SAFETY: `Field` has the layout of nvmlFieldValue_t, one of it is announced, and the handle is NVML's
     // own.
     nvml_try(unsafe { call(device.handle(), 1 as c_int, (&raw mut field).cast()) })?;
     nvml_try(field.result)?;
-    codes::unsigned(field.value_type, field.value)
-        .ok_or(NvmlError::UnexpectedVariant(field.value_type))
+    codes::unsigned(field.value_type, field.value).ok_or(NvmlError::UnexpectedVariant(field.value_type))
 }
 
 /// The raw mask: the wrapper would drop bits that it does not know, which newer drivers set.
 fn clocks_event(library: &Library, device: &Device) -> Reading<ClocksEventMask> {
     // SAFETY: the handle is NVML's own, used only while the library is loaded.
     let handle = unsafe { device.handle() };
-    let read = match value(|| {
-        raw(
-            &library.lib().nvmlDeviceGetCurrentClocksEventReasons,
-            handle,
-            0,
-        )
-    }) {
-        Absent(Absence::NotSupported) => value(|| {
-            raw(
-                &library.lib().nvmlDeviceGetCurrentClocksThrottleReasons,
-                handle,
-                0,
-            )
-        }),
+    let read = match value(|| raw(&library.lib().nvmlDeviceGetCurrentClocksEventReasons, handle, 0)) {
+        Absent(Absence::NotSupported) => {
+            value(|| raw(&library.lib().nvmlDeviceGetCurrentClocksThrottleReasons, handle, 0))
+        }
         other => other,
     };
     read.map(ClocksEventMask)

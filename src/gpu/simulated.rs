@@ -70,11 +70,7 @@ pub struct Simulated<'a> {
 impl Timeline {
     fn speaks(&self, minor: u32, at_ms: i64) -> Option<&Phase> {
         let covers = |p: &&Phase| p.from_ms <= at_ms && at_ms <= p.to_ms;
-        self.phases
-            .iter()
-            .rev()
-            .filter(covers)
-            .find(|p| p.gpus.is_empty() || p.gpus.contains(&minor))
+        self.phases.iter().rev().filter(covers).find(|p| p.gpus.is_empty() || p.gpus.contains(&minor))
     }
 
     /// Energy since the first phase: power integrated; a hole goes on at the power before it.
@@ -82,14 +78,8 @@ impl Timeline {
         if !self.energy {
             return Reading::Absent(Absence::NotSupported);
         }
-        let mine = self
-            .phases
-            .iter()
-            .filter(|p| p.gpus.is_empty() || p.gpus.contains(&minor));
-        let mut edges: Vec<i64> = mine
-            .flat_map(|p| [p.from_ms, p.to_ms])
-            .filter(|e| *e < at_ms)
-            .collect();
+        let mine = self.phases.iter().filter(|p| p.gpus.is_empty() || p.gpus.contains(&minor));
+        let mut edges: Vec<i64> = mine.flat_map(|p| [p.from_ms, p.to_ms]).filter(|e| *e < at_ms).collect();
         edges.push(at_ms);
         edges.sort_unstable();
         edges.dedup();
@@ -115,12 +105,7 @@ impl Timeline {
 
 impl Simulated<'_> {
     fn unit(&self, index: u32) -> Option<UnitSample> {
-        let minor = self
-            .timeline
-            .minors
-            .get(index as usize)
-            .copied()
-            .unwrap_or(index);
+        let minor = self.timeline.minors.get(index as usize).copied().unwrap_or(index);
         let phase = self.timeline.speaks(minor, self.at_ms);
         if phase.is_some_and(|p| p.unlisted) {
             return None;
@@ -135,37 +120,23 @@ impl Simulated<'_> {
             name: Reading::Measured(self.timeline.name.clone()),
         };
         let Some(phase) = phase else {
-            return Some(UnitSample {
-                identity,
-                readings: Readings::absent(Absence::NoData),
-            });
+            return Some(UnitSample { identity, readings: Readings::absent(Absence::NoData) });
         };
         if let Some(why) = phase.lost {
             identity.uuid = Reading::Absent(why);
             identity.minor = Reading::Absent(why);
             identity.pci = Reading::Absent(why);
             identity.name = Reading::Absent(why);
-            return Some(UnitSample {
-                identity,
-                readings: Readings::absent(why),
-            });
+            return Some(UnitSample { identity, readings: Readings::absent(why) });
         }
-        Some(UnitSample {
-            identity,
-            readings: self.readings(phase, minor),
-        })
+        Some(UnitSample { identity, readings: self.readings(phase, minor) })
     }
 
     fn readings(&self, phase: &Phase, minor: u32) -> Readings {
         let line = self.timeline;
-        let memory = phase.memory.map(|used| Memory {
-            used,
-            total: line.memory_total,
-            excludes_reserved: true,
-        });
-        let clock = phase
-            .sm_util
-            .map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
+        let memory =
+            phase.memory.map(|used| Memory { used, total: line.memory_total, excludes_reserved: true });
+        let clock = phase.sm_util.map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
         Readings {
             sm_util: phase.sm_util,
             mem_util: phase.mem_util,
@@ -180,9 +151,7 @@ impl Simulated<'_> {
             temperature: Reading::Measured(Celsius(41)),
             clocks_event: Reading::Measured(ClocksEventMask(0)),
             mig: line.mig,
-            processes: phase
-                .processes
-                .map(|n| (0..n).map(|k| process(minor, k)).collect()),
+            processes: phase.processes.map(|n| (0..n).map(|k| process(minor, k)).collect()),
         }
     }
 }
@@ -197,20 +166,12 @@ fn process(minor: u32, k: u32) -> GpuProcess {
 
 impl GpuSource for Simulated<'_> {
     fn read(&mut self) -> Reading<GpuReport> {
-        let failing = self
-            .timeline
-            .outages
-            .iter()
-            .find(|(from, to, _)| *from <= self.at_ms && self.at_ms <= *to);
+        let failing =
+            self.timeline.outages.iter().find(|(from, to, _)| *from <= self.at_ms && self.at_ms <= *to);
         if let Some((_, _, why)) = failing {
             return Reading::Absent(*why);
         }
-        let units = (0..self.timeline.gpus)
-            .filter_map(|index| self.unit(index))
-            .collect();
-        Reading::Measured(GpuReport {
-            driver: Reading::Measured("simulated".to_owned()),
-            units,
-        })
+        let units = (0..self.timeline.gpus).filter_map(|index| self.unit(index)).collect();
+        Reading::Measured(GpuReport { driver: Reading::Measured("simulated".to_owned()), units })
     }
 }

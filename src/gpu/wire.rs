@@ -21,10 +21,7 @@ pub struct Head {
 }
 
 /// One message.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "there is one at a time, and nearly all are units"
-)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, and nearly all are units")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Piece {
     /// Comes first. Absent: no GPU could be looked at, and nothing follows.
@@ -48,9 +45,7 @@ const BODY_MOST_BYTES: usize = 1 << 20;
 
 /// FNV-1a, 32 bits: it is to catch accidents, nobody else can write to this pipe.
 fn checksum(body: &[u8]) -> u32 {
-    body.iter().fold(0x811c_9dc5, |sum, byte| {
-        (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    })
+    body.iter().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 /// The frame of one piece.
@@ -84,9 +79,8 @@ impl Frames {
         let Some((header, rest)) = self.bytes.split_at_checked(HEADER_BYTES) else {
             return Ok(None);
         };
-        let number = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
+        let number =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (length, sum) = (number(0) as usize, number(4));
         if length > BODY_MOST_BYTES {
             return Err(Garbled);
@@ -152,19 +146,14 @@ impl Assembly {
         };
         let mut units = self.units;
         let delivered = |units: &[UnitSample], index| {
-            units
-                .iter()
-                .any(|u| u.identity.kind == UnitKind::Gpu && u.identity.index == index)
+            units.iter().any(|u| u.identity.kind == UnitKind::Gpu && u.identity.index == index)
         };
         for index in (0..head.gpus).map(NvmlIndex) {
             if !self.ended && !delivered(&units, index) {
                 units.push(unread(index, missing));
             }
         }
-        Measured(GpuReport {
-            driver: head.driver,
-            units,
-        })
+        Measured(GpuReport { driver: head.driver, units })
     }
 }
 
@@ -181,17 +170,11 @@ mod tests {
         readings.mig = Measured(MigMode::Disabled);
         let uuid = Measured(UnitUuid::new(&format!("GPU-{index}")).unwrap());
         let known = unread(NvmlIndex(index), Absence::NoData).identity;
-        UnitSample {
-            identity: UnitIdentity { uuid, ..known },
-            readings,
-        }
+        UnitSample { identity: UnitIdentity { uuid, ..known }, readings }
     }
 
     fn begin(gpus: u32) -> Piece {
-        Piece::Begin(Measured(Head {
-            driver: Measured("580.95.05".into()),
-            gpus,
-        }))
+        Piece::Begin(Measured(Head { driver: Measured("580.95.05".into()), gpus }))
     }
 
     fn told(pieces: &[Piece]) -> Vec<u8> {
@@ -210,33 +193,16 @@ mod tests {
     fn what_was_read_before_a_hang_survives_it() {
         // leptonai/gpud#117, NVIDIA/go-nvml#152 (FT-01): a call on one device never returns.
         let bytes = told(&[begin(3), Piece::Unit(unit(0)), Piece::Unit(unit(1))]);
-        let Ok(Measured(report)) = heard(&bytes) else {
-            panic!("a report")
-        };
-        assert_eq!(
-            report.units,
-            [
-                unit(0),
-                unit(1),
-                unread(NvmlIndex(2), Absence::DeadlinePassed)
-            ]
-        );
+        let Ok(Measured(report)) = heard(&bytes) else { panic!("a report") };
+        assert_eq!(report.units, [unit(0), unit(1), unread(NvmlIndex(2), Absence::DeadlinePassed)]);
         assert_eq!(heard(&told(&[])), Ok(Absent(Absence::DeadlinePassed)));
         let refused = Piece::Begin(Absent(Absence::DriverNotLoaded));
-        assert_eq!(
-            heard(&told(&[refused])),
-            Ok(Absent(Absence::DriverNotLoaded))
-        );
+        assert_eq!(heard(&told(&[refused])), Ok(Absent(Absence::DriverNotLoaded)));
     }
 
     #[test]
     fn pieces_arrive_whole_however_the_pipe_cuts_them() {
-        let pieces = [
-            begin(2),
-            Piece::Unit(unit(0)),
-            Piece::Unit(unit(1)),
-            Piece::End,
-        ];
+        let pieces = [begin(2), Piece::Unit(unit(0)), Piece::Unit(unit(1)), Piece::End];
         let mut frames = Frames::default();
         let mut seen = Vec::new();
         for byte in told(&pieces) {
@@ -254,10 +220,7 @@ mod tests {
             vec![Piece::Unit(unit(0))],
             vec![begin(1), begin(1)],
             vec![begin(1), Piece::End, Piece::Unit(unit(0))],
-            vec![
-                Piece::Begin(Absent(Absence::NoPermission)),
-                Piece::Unit(unit(0)),
-            ],
+            vec![Piece::Begin(Absent(Absence::NoPermission)), Piece::Unit(unit(0))],
             vec![begin(GPUS_MOST + 1)],
         ];
         for pieces in table {

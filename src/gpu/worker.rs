@@ -132,11 +132,7 @@ impl Worker {
             let left = self.until.saturating_duration_since(Instant::now());
             // Rounded up, so that the last millisecond is slept and not spun away.
             let ms = left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
-            let mut wait = libc::pollfd {
-                fd: self.pipe.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
+            let mut wait = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd that outlives the call.
             match unsafe { libc::poll(&mut wait, 1, ms) } {
                 0 => return Heard::Late,
@@ -171,24 +167,11 @@ fn fork(plan: &Plan) -> Result<(libc::pid_t, File), Absence> {
         tracing::warn!("GPU worker: {what}: {cause}; no GPU was looked at");
         Absence::SourceFailed
     };
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&plan.lock);
-    let lock = lock.map_err(|e| {
-        failed(
-            &format!("lock `{}` cannot be opened", plan.lock.display()),
-            e,
-        )
-    })?;
+    let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&plan.lock);
+    let lock = lock.map_err(|e| failed(&format!("lock `{}` cannot be opened", plan.lock.display()), e))?;
     take(&lock).map_err(|e| match e {
         TryLockError::WouldBlock => Absence::WorkerStuck,
-        TryLockError::Error(e) => failed(
-            &format!("lock `{}` cannot be taken", plan.lock.display()),
-            e,
-        ),
+        TryLockError::Error(e) => failed(&format!("lock `{}` cannot be taken", plan.lock.display()), e),
     })?;
     let mut ends = [0; 2];
     // SAFETY: pipe2 writes two descriptors, which the two Files then own.
@@ -230,9 +213,7 @@ fn work(plan: &Plan, mut pipe: File, lock: &File, parent: u32) -> ! {
         let mut broken = Ok(());
         look(&plan.source, &mut |piece| {
             if broken.is_ok() {
-                broken = frame(&piece)
-                    .map_err(io::Error::other)
-                    .and_then(|bytes| pipe.write_all(&bytes));
+                broken = frame(&piece).map_err(io::Error::other).and_then(|bytes| pipe.write_all(&bytes));
             }
         });
         broken
@@ -248,14 +229,8 @@ fn look(source: &SourcePlan, out: &mut dyn FnMut(Piece)) {
             Absent(why) => out(Piece::Begin(Absent(why))),
             Measured(report) => {
                 let gpus = report.units.len() as u32;
-                out(Piece::Begin(Measured(Head {
-                    driver: report.driver,
-                    gpus,
-                })));
-                report
-                    .units
-                    .into_iter()
-                    .for_each(|unit| out(Piece::Unit(unit)));
+                out(Piece::Begin(Measured(Head { driver: report.driver, gpus })));
+                report.units.into_iter().for_each(|unit| out(Piece::Unit(unit)));
                 out(Piece::End);
             }
         },
@@ -281,26 +256,14 @@ fn seclude(pipe: RawFd, lock: RawFd, parent: u32) -> io::Result<()> {
         if libc::getppid() as u32 != parent {
             return Err(io::Error::other("the run is gone"));
         }
-        for signal in [
-            libc::SIGPIPE,
-            libc::SIGTERM,
-            libc::SIGINT,
-            libc::SIGHUP,
-            libc::SIGALRM,
-        ] {
+        for signal in [libc::SIGPIPE, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGALRM] {
             libc::signal(signal, libc::SIG_DFL);
         }
         // NVML allocates by this limit, and slurmd often has a huge one: 24 s instead of 2
         // (NVIDIA/nvidia-container-toolkit#1053).
-        let mut files = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
-            files = libc::rlimit {
-                rlim_cur: files.rlim_cur.min(1024),
-                rlim_max: files.rlim_max.min(1024),
-            };
+            files = libc::rlimit { rlim_cur: files.rlim_cur.min(1024), rlim_max: files.rlim_max.min(1024) };
             libc::setrlimit(libc::RLIMIT_NOFILE, &files);
         }
         // It changes what NVML calls a device (nvml.h). Not by std: its lock may be held by a thread that the
@@ -326,13 +289,8 @@ fn close_one_by_one(one: RawFd, other: RawFd) {
     let Ok(list) = std::fs::read_dir("/proc/self/fd") else {
         return;
     };
-    let open: Vec<RawFd> = list
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    for fd in open
-        .into_iter()
-        .filter(|fd| *fd > 2 && *fd != one && *fd != other)
-    {
+    let open: Vec<RawFd> = list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2 && *fd != one && *fd != other) {
         // SAFETY: as above; the list's own descriptor is closed already, which only fails.
         unsafe { libc::close(fd) };
     }

@@ -27,14 +27,9 @@ impl Deed {
     }
 
     pub(super) fn from_word(word: &str) -> Option<Deed> {
-        [
-            Deed::Of(Verdict::Alert),
-            Deed::Of(Verdict::Drain),
-            Deed::Of(Verdict::Cancel),
-            Deed::Release,
-        ]
-        .into_iter()
-        .find(|deed| deed.word() == word)
+        [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Of(Verdict::Cancel), Deed::Release]
+            .into_iter()
+            .find(|deed| deed.word() == word)
     }
 }
 
@@ -122,9 +117,7 @@ impl Ledger {
     pub fn begin_action(&mut self, action: &NewAction, now: &Now) -> Result<i64, LedgerError> {
         let durable = action.deed != Deed::Of(Verdict::Alert);
         let node = self.node.as_str().to_owned();
-        self.durably(durable, "write an action down", |tx| {
-            insert(tx, &node, action, now)
-        })
+        self.durably(durable, "write an action down", |tx| insert(tx, &node, action, now))
     }
 
     /// Writes down how an action ended.
@@ -137,8 +130,7 @@ impl Ledger {
     ) -> Result<(), LedgerError> {
         self.durably(durable, "write an action's outcome down", |tx| {
             let sql = "UPDATE action SET outcome = ?2, detail = ?3 WHERE id = ?1";
-            tx.execute(sql, (id, outcome_word(outcome), detail))
-                .map(|_| ())
+            tx.execute(sql, (id, outcome_word(outcome), detail)).map(|_| ())
         })
     }
 
@@ -179,25 +171,15 @@ impl Ledger {
         self.write("note that a drain can be released", |tx| {
             let sql = "SELECT release_seen_run FROM action WHERE id = ?1";
             let earlier: Option<Option<i64>> = tx.query_row(sql, [id], |r| r.get(0)).optional()?;
-            tx.execute(
-                "UPDATE action SET release_seen_run = ?2 WHERE id = ?1",
-                (id, run.0),
-            )?;
-            Ok(earlier
-                .flatten()
-                .filter(|earlier| *earlier < run.0)
-                .map(RunId))
+            tx.execute("UPDATE action SET release_seen_run = ?2 WHERE id = ?1", (id, run.0))?;
+            Ok(earlier.flatten().filter(|earlier| *earlier < run.0).map(RunId))
         })
     }
 
     /// Forgets that a drain was seen fit for release: a look disagreed.
     pub fn clear_release_seen(&mut self, id: i64) -> Result<(), LedgerError> {
         self.write("note that a drain stays", |tx| {
-            tx.execute(
-                "UPDATE action SET release_seen_run = NULL WHERE id = ?1",
-                [id],
-            )
-            .map(|_| ())
+            tx.execute("UPDATE action SET release_seen_run = NULL WHERE id = ?1", [id]).map(|_| ())
         })
     }
 
@@ -337,9 +319,7 @@ mod tests {
     }
 
     fn registered(ledger: &mut Ledger, id: u64) -> JobRun {
-        ledger
-            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
-            .unwrap();
+        ledger.register(&at(0), &registration(id, 0, RegisteredBy::Prolog)).unwrap();
         ledger.open_runs(BOOT).unwrap().pop().unwrap()
     }
 
@@ -347,32 +327,19 @@ mod tests {
     fn an_action_is_known_before_it_is_done_and_outlives_the_epilog_and_the_boot() {
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 4242);
-        let reason =
-            "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
-        let id = ledger
-            .begin_action(&drain(&job, Some(reason)), &at(1))
-            .unwrap();
-        assert_eq!(
-            ledger.actions_of(job.id).unwrap()[0].outcome,
-            Outcome::Begun
-        );
+        let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+        let id = ledger.begin_action(&drain(&job, Some(reason)), &at(1)).unwrap();
+        assert_eq!(ledger.actions_of(job.id).unwrap()[0].outcome, Outcome::Begun);
         assert_eq!(ledger.unsettled_actions().unwrap()[0].id, id);
-        ledger
-            .end_action(id, Outcome::Done, "exit 0", true)
-            .unwrap();
+        ledger.end_action(id, Outcome::Done, "exit 0", true).unwrap();
         assert!(ledger.unsettled_actions().unwrap().is_empty());
         assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);
 
-        ledger
-            .clear(job.registration.job, Some(0), &at(3), false, None)
-            .unwrap();
+        ledger.clear(job.registration.job, Some(0), &at(3), false, None).unwrap();
         let mut rebooted = at(4);
         rebooted.boot_id = "another".to_owned();
         let open = ledger.open_drains(&rebooted).unwrap();
-        assert_eq!(
-            (open[0].job, open[0].restart, open[0].job_open),
-            (job.registration.job, 0, false)
-        );
+        assert_eq!((open[0].job, open[0].restart, open[0].job_open), (job.registration.job, 0, false));
         assert_eq!(open[0].action.reason.as_deref(), Some(reason));
         assert_eq!(open[0].boot_id, BOOT);
 
@@ -382,10 +349,7 @@ mod tests {
             None,
             "one run does not agree with itself"
         );
-        assert_eq!(
-            ledger.note_release_seen(id, RunId(10)).unwrap(),
-            Some(RunId(9))
-        );
+        assert_eq!(ledger.note_release_seen(id, RunId(10)).unwrap(), Some(RunId(9)));
         ledger.clear_release_seen(id).unwrap();
         assert_eq!(ledger.note_release_seen(id, RunId(11)).unwrap(), None);
         ledger.mark_lifted(id, "released").unwrap();
@@ -397,9 +361,7 @@ mod tests {
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 1);
         for bad in ["", "two\nlines", "a\ttab", "\u{1b}[31m", "\u{fc}ber"] {
-            let error = ledger
-                .begin_action(&drain(&job, Some(bad)), &at(1))
-                .unwrap_err();
+            let error = ledger.begin_action(&drain(&job, Some(bad)), &at(1)).unwrap_err();
             assert_eq!(error.kind, LedgerErrorKind::Refused, "{bad:?}");
         }
         assert!(ledger.actions_of(job.id).unwrap().is_empty());
@@ -409,34 +371,19 @@ mod tests {
     fn the_last_hour_counts_drains_and_cancels_across_a_reboot_but_no_releases() {
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 1);
-        let deeds = [
-            Deed::Of(Verdict::Alert),
-            Deed::Of(Verdict::Drain),
-            Deed::Release,
-            Deed::Of(Verdict::Cancel),
-        ];
+        let deeds =
+            [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Release, Deed::Of(Verdict::Cancel)];
         for (minute, deed) in (1..).zip(deeds) {
-            let action = NewAction {
-                deed,
-                ..drain(&job, None)
-            };
+            let action = NewAction { deed, ..drain(&job, None) };
             ledger.begin_action(&action, &at(minute * 10)).unwrap();
         }
         let count = |ledger: &Ledger, now: &Now| ledger.actions_in_last_hour(now).unwrap();
         assert_eq!(count(&ledger, &at(45)), 2);
         assert_eq!(count(&ledger, &at(85)), 1);
         assert_eq!(count(&ledger, &at(200)), 0);
-        let mut rebooted = Now {
-            boot_id: "another".to_owned(),
-            boot: BootMs(5),
-            wall: at(85).wall,
-        };
+        let mut rebooted = Now { boot_id: "another".to_owned(), boot: BootMs(5), wall: at(85).wall };
         assert_eq!(count(&ledger, &rebooted), 1);
         rebooted.wall = at(-1000).wall;
-        assert_eq!(
-            count(&ledger, &rebooted),
-            2,
-            "a clock that stepped back frees no allowance"
-        );
+        assert_eq!(count(&ledger, &rebooted), 2, "a clock that stepped back frees no allowance");
     }
 }

@@ -83,9 +83,7 @@ impl Ledger {
     /// The first run of a boot looks at the whole file: without fsync a dead machine may have torn it.
     fn check_after_boot(&mut self, now: &Now) -> Result<(), LedgerError> {
         let sound = match boot_row(&self.conn, &now.boot_id) {
-            Ok(Some(Boot {
-                first_run: Some(_), ..
-            })) => Ok(()),
+            Ok(Some(Boot { first_run: Some(_), .. })) => Ok(()),
             Ok(_) => open::check(&self.conn),
             Err(e) => Err(e),
         };
@@ -103,11 +101,7 @@ fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId>
         note_killed(tx, boot.id, killed)?;
     }
     let run = insert_run(tx, boot.id, new)?;
-    let open = if anew {
-        BTreeSet::new()
-    } else {
-        open_registrations(tx, boot.id)?
-    };
+    let open = if anew { BTreeSet::new() } else { open_registrations(tx, boot.id)? };
     if let Measured(report) = &new.gpus {
         let units = unit::keep(tx, run, boot.id, new.now, report)?;
         insert_samples(tx, run, new, report, &units, &open)?;
@@ -130,12 +124,7 @@ fn note_killed(tx: &Transaction, boot: i64, killed: &Killed) -> rusqlite::Result
     )?;
     if noted == 0 {
         let mut cells = Cells::new();
-        cells
-            .int(boot)
-            .int(killed.boot.0)
-            .int(killed.wall.0)
-            .text("killed")
-            .text(&killed.phase);
+        cells.int(boot).int(killed.boot.0).int(killed.wall.0).text("killed").text(&killed.phase);
         let why = Absence::NotRecorded.code();
         cells.int_if(None).int(why).int(why).int(0);
         cells.execute(&mut tx.prepare(INSERT_RUN)?)?;
@@ -184,9 +173,8 @@ fn insert_samples(
     open: &BTreeSet<i64>,
 ) -> rusqlite::Result<()> {
     let blanks = blanks(4 + READINGS.matches(',').count());
-    let mut insert = tx.prepare(&format!(
-        "INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"
-    ))?;
+    let mut insert =
+        tx.prepare(&format!("INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"))?;
     let mut counter = tx.prepare(
         "INSERT INTO counter (run, unit, kind, scope, value, value_absent) VALUES (?, ?, ?, 0, ?, ?)",
     )?;
@@ -196,10 +184,7 @@ fn insert_samples(
         .iter()
         .zip(&units.listed)
         .filter_map(|(unit, row)| Some(((*row)?, unit.identity.uuid.measured()?, &unit.readings)));
-    let missing = units
-        .missing
-        .iter()
-        .map(|(row, uuid)| (*row, uuid, &not_listed));
+    let missing = units.missing.iter().map(|(row, uuid)| (*row, uuid, &not_listed));
     let mut cells = Cells::new();
     for (row, uuid, readings) in listed.chain(missing) {
         let owner = owner(open, new.owners.get(uuid).copied());
@@ -257,12 +242,7 @@ fn kind_code(kind: ProcessKind) -> i64 {
     }
 }
 
-fn insert_jobs(
-    tx: &Transaction,
-    run: RunId,
-    new: &NewRun,
-    open: &BTreeSet<i64>,
-) -> rusqlite::Result<()> {
+fn insert_jobs(tx: &Transaction, run: RunId, new: &NewRun, open: &BTreeSet<i64>) -> rusqlite::Result<()> {
     let mut insert = tx.prepare("INSERT INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
     let mut activity = tx.prepare(
         "UPDATE job_run SET first_activity_ms = coalesce(first_activity_ms, ?2), last_activity_ms = ?2
@@ -286,9 +266,7 @@ mod tests {
     use super::*;
 
     fn prolog(ledger: &mut Ledger, id: u64) -> JobRunId {
-        ledger
-            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
-            .unwrap()
+        ledger.register(&at(0), &registration(id, 0, RegisteredBy::Prolog)).unwrap()
     }
 
     #[test]
@@ -300,42 +278,23 @@ mod tests {
             ("neither", "UPDATE sample SET sm_util = NULL"),
             ("above 100", "UPDATE sample SET sm_util = 101"),
             ("text in a number", "UPDATE sample SET sm_util = 'busy'"),
-            (
-                "used beyond total",
-                "UPDATE sample SET mem_used = mem_total + 1",
-            ),
-            (
-                "a peak without its cover",
-                "UPDATE sample SET sm_peak_covered_ms = NULL",
-            ),
-            (
-                "an energy of both kinds",
-                "UPDATE counter SET value_absent = 1",
-            ),
+            ("used beyond total", "UPDATE sample SET mem_used = mem_total + 1"),
+            ("a peak without its cover", "UPDATE sample SET sm_peak_covered_ms = NULL"),
+            ("an energy of both kinds", "UPDATE counter SET value_absent = 1"),
             ("a negative counter", "UPDATE counter SET value = -1"),
-            (
-                "processes half known",
-                "UPDATE sample SET processes_graphics = NULL",
-            ),
+            ("processes half known", "UPDATE sample SET processes_graphics = NULL"),
             ("an index as a key", "UPDATE unit SET uuid = '0'"),
             (
                 "a job sample without owner",
                 "INSERT INTO job_sample VALUES (1, 9, 0, NULL, 0, NULL, 0, NULL, 0, NULL)",
             ),
             ("a run that is neither", "UPDATE run SET outcome = 'fine'"),
-            (
-                "killed without a phase",
-                "UPDATE run SET outcome = 'killed'",
-            ),
+            ("killed without a phase", "UPDATE run SET outcome = 'killed'"),
         ];
         for (name, sql) in table {
             let error = ledger.conn.execute(sql, []).unwrap_err();
             let code = error.sqlite_error_code();
-            assert_eq!(
-                code,
-                Some(rusqlite::ErrorCode::ConstraintViolation),
-                "{name}: {error}"
-            );
+            assert_eq!(code, Some(rusqlite::ErrorCode::ConstraintViolation), "{name}: {error}");
         }
     }
 
@@ -352,14 +311,8 @@ mod tests {
         });
         brought.append(&mut ledger);
         let why = Absence::Implausible.code();
-        assert_eq!(
-            count(&ledger, &format!("sample WHERE mem_absent = {why}")),
-            1
-        );
-        assert_eq!(
-            count(&ledger, &format!("counter WHERE value_absent = {why}")),
-            1
-        );
+        assert_eq!(count(&ledger, &format!("sample WHERE mem_absent = {why}")), 1);
+        assert_eq!(count(&ledger, &format!("counter WHERE value_absent = {why}")), 1);
         assert_eq!(count(&ledger, "sample WHERE sm_util = 30"), 2);
     }
 
@@ -374,11 +327,7 @@ mod tests {
         ledger.clear(job(77), Some(0), &at(2), false, None).unwrap();
         brought.append(&mut ledger);
         assert_eq!(count(&ledger, "sample WHERE job_run IS NOT NULL"), 0);
-        assert_eq!(
-            count(&ledger, "sample"),
-            2,
-            "the unit's own samples of the second run"
-        );
+        assert_eq!(count(&ledger, "sample"), 2, "the unit's own samples of the second run");
         for table in ["sample", "proc", "job_sample"] {
             let sql = format!("INSERT INTO {table} (run, job_run) VALUES (9, {})", run.0);
             let error = ledger.conn.execute(&sql, []).unwrap_err().to_string();
@@ -394,31 +343,14 @@ mod tests {
         brought.append(&mut ledger);
         let mut run = brought.run();
         run.gpus = Absent(Absence::DeadlinePassed);
-        run.killed = Some(Killed {
-            phase: "gpus".into(),
-            boot: at(0).boot,
-            wall: at(0).wall,
-        });
+        run.killed = Some(Killed { phase: "gpus".into(), boot: at(0).boot, wall: at(0).wall });
         ledger.append(&run).unwrap();
         assert_eq!(count(&ledger, "sample"), 2);
         let code = Absence::DeadlinePassed.code();
-        assert_eq!(
-            count(
-                &ledger,
-                &format!("run WHERE outcome = 'fault' AND gpus_absent = {code}")
-            ),
-            1
-        );
-        assert_eq!(
-            count(&ledger, "run WHERE outcome = 'killed' AND phase = 'gpus'"),
-            1
-        );
+        assert_eq!(count(&ledger, &format!("run WHERE outcome = 'fault' AND gpus_absent = {code}")), 1);
+        assert_eq!(count(&ledger, "run WHERE outcome = 'killed' AND phase = 'gpus'"), 1);
         // A run that was killed after it had appended is not counted twice.
-        run.killed = Some(Killed {
-            phase: "act".into(),
-            boot: at(1).boot,
-            wall: at(1).wall,
-        });
+        run.killed = Some(Killed { phase: "act".into(), boot: at(1).boot, wall: at(1).wall });
         run.gpus = Measured(&brought.report);
         ledger.append(&run).unwrap();
         assert_eq!(count(&ledger, "run"), 4);

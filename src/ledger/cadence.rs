@@ -25,12 +25,7 @@ impl Ledger {
                      ON b.boot_id = ?1 AND m.cadence_run >= b.first_run
                      WHERE m.cadence_median_ms IS NOT NULL",
                     [&now.boot_id],
-                    |r| {
-                        Ok(Cadence {
-                            median_ms: r.get(0)?,
-                            p90_ms: r.get(1)?,
-                        })
-                    },
+                    |r| Ok(Cadence { median_ms: r.get(0)?, p90_ms: r.get(1)? }),
                 )
                 .optional()?;
             Ok(kept.map_or(Absent(Absence::NoData), Measured))
@@ -43,10 +38,7 @@ pub(super) fn keep(tx: &Transaction, boot: Boot, run: RunId, now: &Now) -> rusql
     let number = match boot.first_run {
         Some(first) => run.0 - first,
         None => {
-            tx.execute(
-                "UPDATE boot SET first_run = ?2 WHERE id = ?1",
-                (boot.id, run.0),
-            )?;
+            tx.execute("UPDATE boot SET first_run = ?2 WHERE id = ?1", (boot.id, run.0))?;
             0
         }
     };
@@ -80,10 +72,7 @@ fn measure(tx: &Transaction, boot: i64, now: &Now) -> rusqlite::Result<Option<Ca
     }
     spacings.sort_unstable();
     let rank = |percent: usize| spacings[(spacings.len() - 1) * percent / 100];
-    Ok(Some(Cadence {
-        median_ms: rank(50),
-        p90_ms: rank(90),
-    }))
+    Ok(Some(Cadence { median_ms: rank(50), p90_ms: rank(90) }))
 }
 
 #[cfg(test)]
@@ -96,19 +85,13 @@ mod tests {
         let (_dir, mut ledger) = fresh();
         for minute in 0..3 {
             Brought::at(minute, report(1, 0)).append(&mut ledger);
-            assert_eq!(
-                ledger.cadence(&at(minute)).unwrap(),
-                Absent(Absence::NoData)
-            );
+            assert_eq!(ledger.cadence(&at(minute)).unwrap(), Absent(Absence::NoData));
         }
         // One hole among spacings of a minute moves neither the median nor, among twelve, the 90th percentile.
         for minute in [3, 4, 5, 6, 26, 27, 28, 29, 30, 31] {
             Brought::at(minute, report(1, 0)).append(&mut ledger);
         }
-        let minute = Cadence {
-            median_ms: 60_000,
-            p90_ms: 60_000,
-        };
+        let minute = Cadence { median_ms: 60_000, p90_ms: 60_000 };
         assert_eq!(ledger.cadence(&at(31)).unwrap(), Measured(minute));
     }
 
@@ -137,9 +120,7 @@ mod tests {
             Brought::at(40 + run * 5, report(1, 0)).append(&mut ledger);
         }
         let now = at(40 + 650);
-        let Measured(cadence) = ledger.cadence(&now).unwrap() else {
-            panic!("absent")
-        };
+        let Measured(cadence) = ledger.cadence(&now).unwrap() else { panic!("absent") };
         assert_eq!(cadence.median_ms, 300_000);
     }
 }

@@ -88,46 +88,27 @@ impl Ledger {
                     |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
                 )
                 .optional()?;
-            let ended = found
-                .map(|(_, restart, _)| restart)
-                .or(restart)
-                .unwrap_or(u32::MAX);
+            let ended = found.map(|(_, restart, _)| restart).or(restart).unwrap_or(u32::MAX);
             let id = found.map(|(id, ..)| id);
             tx.execute(
                 "INSERT OR REPLACE INTO ended VALUES (?1, ?2, ?3, ?4, ?5)",
                 (boot, number(job), ended, now.wall.0, id),
             )?;
             let Some((id, _, after_run)) = found else {
-                return Ok(Cleared {
-                    job_run: None,
-                    samples: 0,
-                    archived: false,
-                    case_kept: false,
-                });
+                return Ok(Cleared { job_run: None, samples: 0, archived: false, case_kept: false });
             };
             let case_kept = keep_case(tx, id, job, ended, now, case)?;
             let samples = take_samples(tx, id, after_run, archive)?;
             close(tx, JobRunId(id), "ended", now)?;
-            tx.execute(
-                "UPDATE job_run SET closed_how = 'ended' WHERE id = ?1",
-                [id],
-            )?;
+            tx.execute("UPDATE job_run SET closed_how = 'ended' WHERE id = ?1", [id])?;
             let archived = archive && samples > 0;
-            Ok(Cleared {
-                job_run: Some(JobRunId(id)),
-                samples,
-                archived,
-                case_kept,
-            })
+            Ok(Cleared { job_run: Some(JobRunId(id)), samples, archived, case_kept })
         })
     }
 
     /// The case files of a job, by its id or as Slurm shows it, newest first.
     pub fn cases_of(&self, shown: &str) -> Result<Vec<StoredCase>, LedgerError> {
-        self.cases(
-            "WHERE display_id = ?1 OR CAST(job_id AS TEXT) = ?1",
-            [shown],
-        )
+        self.cases("WHERE display_id = ?1 OR CAST(job_id AS TEXT) = ?1", [shown])
     }
 
     /// All case files, newest first.
@@ -135,11 +116,7 @@ impl Ledger {
         self.cases("", [])
     }
 
-    fn cases(
-        &self,
-        condition: &str,
-        params: impl rusqlite::Params,
-    ) -> Result<Vec<StoredCase>, LedgerError> {
+    fn cases(&self, condition: &str, params: impl rusqlite::Params) -> Result<Vec<StoredCase>, LedgerError> {
         self.read("read case files", |conn| {
             let mut found = conn.prepare(&format!(
                 "SELECT job_id, restart, display_id, created_wall_ms, body FROM case_file
@@ -175,14 +152,7 @@ fn keep_case(
         "INSERT INTO case_file (job_id, restart, display_id, created_wall_ms, body)
          SELECT ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM finding WHERE job_run = ?1)
              OR EXISTS (SELECT 1 FROM action WHERE job_run = ?1)",
-        (
-            id,
-            number(job),
-            restart,
-            &case.display_id,
-            now.wall.0,
-            &case.body,
-        ),
+        (id, number(job), restart, &case.display_id, now.wall.0, &case.body),
     )?;
     Ok(kept == 1)
 }
@@ -212,11 +182,7 @@ mod tests {
     use crate::reading::Reading::{Absent, Measured};
 
     fn two_jobs(ledger: &mut Ledger) -> (JobRunId, JobRunId) {
-        let mut register = |id| {
-            ledger
-                .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
-                .unwrap()
-        };
+        let mut register = |id| ledger.register(&at(0), &registration(id, 0, RegisteredBy::Prolog)).unwrap();
         (register(1), register(2))
     }
 
@@ -234,31 +200,15 @@ mod tests {
             brought.append(&mut ledger);
         }
         let cleared = ledger.clear(job(1), Some(0), &at(5), true, None).unwrap();
-        let want = Cleared {
-            job_run: Some(a),
-            samples: 4,
-            archived: true,
-            case_kept: false,
-        };
+        let want = Cleared { job_run: Some(a), samples: 4, archived: true, case_kept: false };
         assert_eq!(cleared, want);
-        let open: Vec<_> = ledger
-            .open_runs(BOOT)
-            .unwrap()
-            .iter()
-            .map(|r| r.id)
-            .collect();
+        let open: Vec<_> = ledger.open_runs(BOOT).unwrap().iter().map(|r| r.id).collect();
         assert_eq!(open, [b]);
-        assert_eq!(
-            count(&ledger, &format!("sample WHERE job_run = {}", b.0)),
-            4
-        );
+        assert_eq!(count(&ledger, &format!("sample WHERE job_run = {}", b.0)), 4);
         assert_eq!(count(&ledger, "sample WHERE job_run IS NULL"), 4);
         assert_eq!(count(&ledger, "sample"), 12, "the archived ones stay");
         assert_eq!(count(&ledger, &format!("proc WHERE job_run = {}", b.0)), 12);
-        assert_eq!(
-            ledger.find_runs(job(1)).unwrap()[0].life,
-            Life::Ended(at(5).wall)
-        );
+        assert_eq!(ledger.find_runs(job(1)).unwrap()[0].life, Life::Ended(at(5).wall));
     }
 
     #[test]
@@ -266,37 +216,23 @@ mod tests {
         let (_dir, mut ledger) = fresh();
         let (a, _) = two_jobs(&mut ledger);
         for minute in 1..=3 {
-            Brought::at(minute, report(2, 7))
-                .owned_by(a)
-                .append(&mut ledger);
+            Brought::at(minute, report(2, 7)).owned_by(a).append(&mut ledger);
         }
         let brought = Brought::at(4, report(2, 7));
         let mut failed = brought.run();
         failed.gpus = Absent(Absence::WorkerStuck);
         ledger.append(&failed).unwrap();
         let run = ledger.open_runs(BOOT).unwrap().remove(0);
-        let asked = |ledger: &Ledger| JobAsked {
-            run: run.clone(),
-            units: Measured(ledger.units_of(a).unwrap()),
-        };
+        let asked =
+            |ledger: &Ledger| JobAsked { run: run.clone(), units: Measured(ledger.units_of(a).unwrap()) };
         let jobs = vec![asked(&ledger)];
-        let before = ledger
-            .replay(BOOT, jobs, Measured(2), &mut |_| false, true)
-            .unwrap()
-            .remove(0);
+        let before = ledger.replay(BOOT, jobs, Measured(2), &mut |_| false, true).unwrap().remove(0);
         ledger.clear(job(1), None, &at(5), true, None).unwrap();
         let after = ledger.replay_closed(asked(&ledger), BOOT).unwrap();
-        assert_eq!(
-            after.ticks[..],
-            before.ticks[..3],
-            "runs after its last sample are not its own"
-        );
+        assert_eq!(after.ticks[..], before.ticks[..3], "runs after its last sample are not its own");
         assert_eq!(after.ticks[0].units.len(), 2);
         let jobs = vec![asked(&ledger)];
-        let live = ledger
-            .replay(BOOT, jobs, Measured(2), &mut |_| false, true)
-            .unwrap()
-            .remove(0);
+        let live = ledger.replay(BOOT, jobs, Measured(2), &mut |_| false, true).unwrap().remove(0);
         assert!(live.ticks.is_empty(), "the policy sees nothing of it");
     }
 
@@ -315,73 +251,30 @@ mod tests {
             certified_ms: 0,
         };
         ledger.record_finding(&finding, RunId(1), &at(30)).unwrap();
-        ledger
-            .close_finding(run.id, Closing::Alive, RunId(2), &at(31))
-            .unwrap();
-        let case = CaseFile {
-            display_id: "200_7".to_owned(),
-            body: "{}".to_owned(),
-        };
-        assert!(
-            !ledger
-                .clear(job(1), Some(0), &at(40), false, Some(&case))
-                .unwrap()
-                .case_kept
-        );
-        let long = CaseFile {
-            body: "x".repeat(LONGEST_CASE + 1),
-            ..case.clone()
-        };
-        assert_eq!(
-            ledger
-                .ending_run(job(2), None, &at(40))
-                .unwrap()
-                .map(|r| r.id),
-            Some(run.id)
-        );
-        assert!(
-            ledger
-                .clear(job(2), Some(0), &at(40), false, Some(&case))
-                .unwrap()
-                .case_kept
-        );
+        ledger.close_finding(run.id, Closing::Alive, RunId(2), &at(31)).unwrap();
+        let case = CaseFile { display_id: "200_7".to_owned(), body: "{}".to_owned() };
+        assert!(!ledger.clear(job(1), Some(0), &at(40), false, Some(&case)).unwrap().case_kept);
+        let long = CaseFile { body: "x".repeat(LONGEST_CASE + 1), ..case.clone() };
+        assert_eq!(ledger.ending_run(job(2), None, &at(40)).unwrap().map(|r| r.id), Some(run.id));
+        assert!(ledger.clear(job(2), Some(0), &at(40), false, Some(&case)).unwrap().case_kept);
         assert_eq!(ledger.ending_run(job(2), None, &at(40)).unwrap(), None);
         assert_eq!(ledger.cases_of("200_7").unwrap().len(), 1);
         assert_eq!(ledger.cases_of("2").unwrap()[0].body, "{}");
         assert_eq!(ledger.all_cases().unwrap().len(), 1);
-        assert!(
-            !ledger
-                .clear(job(2), Some(0), &at(41), false, Some(&long))
-                .unwrap()
-                .case_kept
-        );
+        assert!(!ledger.clear(job(2), Some(0), &at(41), false, Some(&long)).unwrap().case_kept);
     }
 
     #[test]
     fn a_requeued_runs_late_epilog_clears_that_run_only() {
         let (_dir, mut ledger) = fresh();
-        let first = ledger
-            .register(&at(0), &registration(7, 0, RegisteredBy::Prolog))
-            .unwrap();
-        Brought::at(1, report(1, 0))
-            .owned_by(first)
-            .append(&mut ledger);
-        let second = ledger
-            .register(&at(2), &registration(7, 1, RegisteredBy::Prolog))
-            .unwrap();
-        Brought::at(3, report(1, 0))
-            .owned_by(second)
-            .append(&mut ledger);
+        let first = ledger.register(&at(0), &registration(7, 0, RegisteredBy::Prolog)).unwrap();
+        Brought::at(1, report(1, 0)).owned_by(first).append(&mut ledger);
+        let second = ledger.register(&at(2), &registration(7, 1, RegisteredBy::Prolog)).unwrap();
+        Brought::at(3, report(1, 0)).owned_by(second).append(&mut ledger);
         let cleared = ledger.clear(job(7), Some(0), &at(4), false, None).unwrap();
         assert_eq!((cleared.job_run, cleared.samples), (Some(first), 1));
         assert_eq!(ledger.open_runs(BOOT).unwrap()[0].id, second);
-        assert_eq!(
-            count(&ledger, &format!("sample WHERE job_run = {}", second.0)),
-            1
-        );
-        assert_eq!(
-            ledger.find_runs(job(7)).unwrap()[1].life,
-            Life::Ended(at(2).wall)
-        );
+        assert_eq!(count(&ledger, &format!("sample WHERE job_run = {}", second.0)), 1);
+        assert_eq!(ledger.find_runs(job(7)).unwrap()[1].life, Life::Ended(at(2).wall));
     }
 }

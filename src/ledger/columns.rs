@@ -54,11 +54,7 @@ impl<'a> Cells<'a> {
     }
 
     /// A reading of one integer.
-    pub(super) fn pair<T>(
-        &mut self,
-        reading: &Reading<T>,
-        column: impl Fn(&T) -> Option<i64>,
-    ) -> &mut Self {
+    pub(super) fn pair<T>(&mut self, reading: &Reading<T>, column: impl Fn(&T) -> Option<i64>) -> &mut Self {
         self.group(reading, |value| column(value).map(|n| [n]))
     }
 
@@ -98,20 +94,14 @@ impl<'a> Cells<'a> {
     }
 
     /// To be handed to a statement; leaves the row empty and its memory to the next one.
-    pub(super) fn execute(
-        &mut self,
-        statement: &mut rusqlite::Statement,
-    ) -> rusqlite::Result<usize> {
+    pub(super) fn execute(&mut self, statement: &mut rusqlite::Statement) -> rusqlite::Result<usize> {
         let changed = statement.execute(rusqlite::params_from_iter(self.0.iter()));
         self.0.clear();
         changed
     }
 
     /// The same for a statement that answers with one number.
-    pub(super) fn query_row(
-        &mut self,
-        statement: &mut rusqlite::Statement,
-    ) -> rusqlite::Result<i64> {
+    pub(super) fn query_row(&mut self, statement: &mut rusqlite::Statement) -> rusqlite::Result<i64> {
         let found = statement.query_row(rusqlite::params_from_iter(self.0.iter()), |r| r.get(0));
         self.0.clear();
         found
@@ -135,10 +125,7 @@ impl<'r, 's> Cursor<'r, 's> {
     }
 
     /// A reading of one integer; `value` says whether it can be.
-    pub(super) fn pair<T>(
-        &mut self,
-        value: impl Fn(i64) -> Option<T>,
-    ) -> rusqlite::Result<Reading<T>> {
+    pub(super) fn pair<T>(&mut self, value: impl Fn(i64) -> Option<T>) -> rusqlite::Result<Reading<T>> {
         self.group(|[n]| value(n))
     }
 

@@ -19,16 +19,9 @@ const GPU: &str = "gpu.";
 pub(super) const FACTS: &str = "SELECT name, value, absent FROM job_fact WHERE job_run = ?1";
 
 /// Writes the readings of a registration.
-pub(super) fn register(
-    tx: &Transaction,
-    run: JobRunId,
-    job: &Registration,
-) -> rusqlite::Result<()> {
+pub(super) fn register(tx: &Transaction, run: JobRunId, job: &Registration) -> rusqlite::Result<()> {
     let mut write = writer(tx)?;
-    let mut facts = Writer {
-        run,
-        write: &mut write,
-    };
+    let mut facts = Writer { run, write: &mut write };
     facts.text("cluster", &job.cluster)?;
     facts.text("sluid", &job.sluid)?;
     facts.text("user", &job.user)?;
@@ -62,13 +55,8 @@ pub(super) fn fill(job: &mut Registration, facts: &mut Facts) -> rusqlite::Resul
     job.nodes = facts.number("nodes", small);
     job.node_list = facts.text("node_list");
     job.limit_end = facts.number("limit_end_wall_ms", |n| Some(WallMs(n)));
-    let claims = facts
-        .0
-        .range(GPU.to_owned()..)
-        .take_while(|(name, _)| name.starts_with(GPU));
-    job.gpus = claims
-        .map(|(_, claim)| gpu(claim))
-        .collect::<rusqlite::Result<_>>()?;
+    let claims = facts.0.range(GPU.to_owned()..).take_while(|(name, _)| name.starts_with(GPU));
+    job.gpus = claims.map(|(_, claim)| gpu(claim)).collect::<rusqlite::Result<_>>()?;
     Ok(())
 }
 
@@ -83,23 +71,11 @@ fn gpu(claim: &Reading<Value>) -> rusqlite::Result<GpuClaim> {
 }
 
 /// Writes what Slurm said, over what it said before.
-pub(super) fn keep_details(
-    tx: &Transaction,
-    run: JobRunId,
-    details: &JobDetails,
-) -> rusqlite::Result<()> {
+pub(super) fn keep_details(tx: &Transaction, run: JobRunId, details: &JobDetails) -> rusqlite::Result<()> {
     let mut write = writer(tx)?;
-    let mut facts = Writer {
-        run,
-        write: &mut write,
-    };
-    facts.text(
-        "slurm.state",
-        &Measured(state_word(details.state).to_owned()),
-    )?;
-    facts.number("slurm.start_unix_s", &Measured(details.start_unix_s), |s| {
-        *s
-    })?;
+    let mut facts = Writer { run, write: &mut write };
+    facts.text("slurm.state", &Measured(state_word(details.state).to_owned()))?;
+    facts.number("slurm.start_unix_s", &Measured(details.start_unix_s), |s| *s)?;
     facts.number("slurm.restart", &details.restart, |n| i64::from(*n))?;
     facts.text("slurm.display_id", &Measured(details.display_id.clone()))?;
     facts.text("slurm.name", &details.name)?;
@@ -119,10 +95,7 @@ pub(super) fn details(facts: &mut Facts) -> rusqlite::Result<Option<JobDetails>>
     let state = facts.text("slurm.state");
     let start = facts.number("slurm.start_unix_s", Some);
     Ok(Some(JobDetails {
-        state: known(
-            state.measured().and_then(|word| state_from(word)),
-            "job_fact.slurm.state",
-        )?,
+        state: known(state.measured().and_then(|word| state_from(word)), "job_fact.slurm.state")?,
         start_unix_s: known(start.measured().copied(), "job_fact.slurm.start_unix_s")?,
         restart: facts.number("slurm.restart", small),
         display_id,
@@ -159,10 +132,7 @@ impl Writer<'_, '_> {
         column: impl Fn(&T) -> i64,
     ) -> rusqlite::Result<()> {
         let mut cells = Cells::new();
-        cells
-            .int(self.run.0)
-            .text(name)
-            .pair(reading, |value| Some(column(value)));
+        cells.int(self.run.0).text(name).pair(reading, |value| Some(column(value)));
         cells.execute(self.write).map(|_| ())
     }
 }

@@ -218,10 +218,7 @@ impl Ledger {
 }
 
 fn finding_row(row: &Row) -> rusqlite::Result<FindingRow> {
-    let closed = match (
-        row.get::<_, Option<String>>(15)?,
-        row.get::<_, Option<i64>>(16)?,
-    ) {
+    let closed = match (row.get::<_, Option<String>>(15)?, row.get::<_, Option<i64>>(16)?) {
         (Some(how), Some(wall)) => Some((how, WallMs(wall))),
         _ => None,
     };
@@ -247,10 +244,7 @@ fn finding_row(row: &Row) -> rusqlite::Result<FindingRow> {
 
 fn withheld(row: &Row) -> rusqlite::Result<Withheld> {
     Ok(Withheld {
-        deed: known(
-            Deed::from_word(&row.get::<_, String>(0)?),
-            "withheld.verdict",
-        )?,
+        deed: known(Deed::from_word(&row.get::<_, String>(0)?), "withheld.verdict")?,
         because: row.get(1)?,
         first: (RunId(row.get(2)?), WallMs(row.get(3)?)),
         last: (RunId(row.get(4)?), WallMs(row.get(5)?)),
@@ -266,9 +260,7 @@ mod tests {
     #[test]
     fn a_finding_keeps_its_start_until_it_is_closed() {
         let (_dir, mut ledger) = fresh();
-        ledger
-            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
-            .unwrap();
+        ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
         let job = ledger.open_runs(BOOT).unwrap().pop().unwrap();
         let seen = |signature, since: i64, minutes: i64| NewFinding {
             job: &job,
@@ -279,61 +271,33 @@ mod tests {
             established: at(since + 30).boot,
             certified_ms: minutes * 60_000,
         };
-        let first = ledger
-            .record_finding(&seen("idle", 0, 30), RunId(1), &at(30))
-            .unwrap();
-        let same = ledger
-            .record_finding(&seen("hung", 5, 31), RunId(2), &at(31))
-            .unwrap();
+        let first = ledger.record_finding(&seen("idle", 0, 30), RunId(1), &at(30)).unwrap();
+        let same = ledger.record_finding(&seen("hung", 5, 31), RunId(2), &at(31)).unwrap();
         assert_eq!(first, same);
         let row = &ledger.findings_of(job.id).unwrap()[0];
         assert_eq!((row.since, row.since_wall), (at(0).boot, at(0).wall));
-        assert_eq!(
-            (row.signature.as_str(), row.certified_ms, row.last_run),
-            ("hung", 1_860_000, RunId(2))
-        );
-        ledger
-            .close_finding(job.id, Closing::Lost, RunId(3), &at(60))
-            .unwrap();
-        let second = ledger
-            .record_finding(&seen("hung", 60, 30), RunId(4), &at(90))
-            .unwrap();
+        assert_eq!((row.signature.as_str(), row.certified_ms, row.last_run), ("hung", 1_860_000, RunId(2)));
+        ledger.close_finding(job.id, Closing::Lost, RunId(3), &at(60)).unwrap();
+        let second = ledger.record_finding(&seen("hung", 60, 30), RunId(4), &at(90)).unwrap();
         assert_ne!(first, second);
         let all = ledger.findings_of(job.id).unwrap();
         assert_eq!(all[0].closed, Some(("lost".to_owned(), at(60).wall)));
         assert_eq!(all[1].since, at(60).boot);
-        ledger
-            .clear(job.registration.job, Some(0), &at(91), false, None)
-            .unwrap();
+        ledger.clear(job.registration.job, Some(0), &at(91), false, None).unwrap();
         assert!(ledger.open_findings().unwrap().is_empty());
-        assert_eq!(
-            ledger.findings_of(job.id).unwrap().len(),
-            2,
-            "what was found is kept"
-        );
+        assert_eq!(ledger.findings_of(job.id).unwrap().len(), 2, "what was found is kept");
     }
 
     #[test]
     fn what_was_withheld_is_counted_by_reason() {
         let (_dir, mut ledger) = fresh();
-        let run = ledger
-            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
-            .unwrap();
+        let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
         let drain = Deed::Of(Verdict::Drain);
-        for (minute, because) in [
-            (1, "mode is observe"),
-            (2, "mode is observe"),
-            (3, "no answer"),
-        ] {
-            ledger
-                .withhold(run, drain, because, RunId(minute), &at(minute))
-                .unwrap();
+        for (minute, because) in [(1, "mode is observe"), (2, "mode is observe"), (3, "no answer")] {
+            ledger.withhold(run, drain, because, RunId(minute), &at(minute)).unwrap();
         }
         let kept = ledger.withheld_of(run).unwrap();
         assert_eq!(kept.len(), 2);
-        assert_eq!(
-            (kept[1].count, kept[1].first.0, kept[1].last.0),
-            (2, RunId(1), RunId(2))
-        );
+        assert_eq!((kept[1].count, kept[1].first.0, kept[1].last.0), (2, RunId(1), RunId(2)));
     }
 }

@@ -61,18 +61,13 @@ impl Ledger {
     pub fn open_runs(&self, boot_id: &str) -> Result<Vec<JobRun>, LedgerError> {
         self.read("read registrations", |conn| {
             let condition = "boot_id = ?1 AND closed_how IS NULL ORDER BY j.id";
-            Ok(records(conn, condition, [boot_id])?
-                .into_iter()
-                .map(|r| r.run)
-                .collect())
+            Ok(records(conn, condition, [boot_id])?.into_iter().map(|r| r.run).collect())
         })
     }
 
     /// Every run of a job that the ledger still knows, on any boot, open or over, newest first.
     pub fn find_runs(&self, job: JobId) -> Result<Vec<JobRecord>, LedgerError> {
-        self.read("look for the job", |conn| {
-            records(conn, "job_id = ?1 ORDER BY j.id DESC", [number(job)])
-        })
+        self.read("look for the job", |conn| records(conn, "job_id = ?1 ORDER BY j.id DESC", [number(job)]))
     }
 
     /// The same for an id as Slurm shows it (`123_4`, `200+1`), where Slurm was asked, or for a SLUID.
@@ -86,9 +81,7 @@ impl Ledger {
 
     /// Keeps what Slurm said of a job run; the last answer counts.
     pub fn set_details(&mut self, run: JobRunId, details: &JobDetails) -> Result<(), LedgerError> {
-        self.write("keep what Slurm said of a job", |tx| {
-            facts::keep_details(tx, run, details)
-        })
+        self.write("keep what Slurm said of a job", |tx| facts::keep_details(tx, run, details))
     }
 }
 
@@ -120,8 +113,7 @@ fn make_room(
 fn another_run(known: &Registration, new: &Registration) -> bool {
     let slurm = |r: &Registration| r.start.source == StartSource::Slurm;
     // Whole seconds in Slurm, put on our clock twice: a difference of a second is none.
-    let starts_differ =
-        slurm(known) && slurm(new) && known.start.wall.0.abs_diff(new.start.wall.0) > 1500;
+    let starts_differ = slurm(known) && slurm(new) && known.start.wall.0.abs_diff(new.start.wall.0) > 1500;
     let sluids_differ = match (&known.sluid, &new.sluid) {
         (Measured(a), Measured(b)) => a != b,
         _ => false,
@@ -129,12 +121,7 @@ fn another_run(known: &Registration, new: &Registration) -> bool {
     starts_differ || sluids_differ
 }
 
-fn insert(
-    tx: &Transaction,
-    boot: i64,
-    now: &Now,
-    job: &Registration,
-) -> rusqlite::Result<JobRunId> {
+fn insert(tx: &Transaction, boot: i64, now: &Now, job: &Registration) -> rusqlite::Result<JobRunId> {
     tx.execute(
         "INSERT INTO job_run (boot, job_id, restart, registered_by, registered_boot_ms, start_boot_ms,
              start_wall_ms, start_source, het_leader, archived, after_run)
@@ -182,9 +169,7 @@ pub(super) fn records(
              closed_wall_ms
          FROM job_run j JOIN boot b ON b.id = boot WHERE {condition}"
     ))?;
-    let mut records = found
-        .query_map(params, record)?
-        .collect::<rusqlite::Result<Vec<JobRecord>>>()?;
+    let mut records = found.query_map(params, record)?.collect::<rusqlite::Result<Vec<JobRecord>>>()?;
     if records.is_empty() {
         return Ok(records);
     }
@@ -200,15 +185,8 @@ pub(super) fn records(
 
 /// The row itself; its readings follow.
 fn record(row: &Row) -> rusqlite::Result<JobRecord> {
-    let source = known(
-        source_from(&row.get::<_, String>(7)?),
-        "job_run.start_source",
-    )?;
-    let start = JobStart {
-        boot: BootMs(row.get(5)?),
-        wall: WallMs(row.get(6)?),
-        source,
-    };
+    let source = known(source_from(&row.get::<_, String>(7)?), "job_run.start_source")?;
+    let start = JobStart { boot: BootMs(row.get(5)?), wall: WallMs(row.get(6)?), source };
     let registration = Registration {
         job: job_id(row.get(1)?)?,
         restart: row.get(2)?,
@@ -243,11 +221,7 @@ fn record(row: &Row) -> rusqlite::Result<JobRecord> {
         (Some("replaced"), Some(at)) => Life::Replaced(at),
         _ => return Err(damage("job_run.closed_how")),
     };
-    Ok(JobRecord {
-        run,
-        boot_id: row.get(11)?,
-        life,
-    })
+    Ok(JobRecord { run, boot_id: row.get(11)?, life })
 }
 
 /// A job id as a column.
@@ -268,17 +242,11 @@ pub(super) fn known<T>(value: Option<T>, column: &str) -> rusqlite::Result<T> {
 
 fn damage(column: &str) -> rusqlite::Error {
     let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
-    rusqlite::Error::SqliteFailure(
-        code,
-        Some(format!("`{column}` holds a value that cannot be")),
-    )
+    rusqlite::Error::SqliteFailure(code, Some(format!("`{column}` holds a value that cannot be")))
 }
 
 fn refusal(why: &str) -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(
-        ffi::Error::new(ffi::SQLITE_CONSTRAINT),
-        Some(why.to_owned()),
-    )
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CONSTRAINT), Some(why.to_owned()))
 }
 
 macro_rules! words {
@@ -348,26 +316,12 @@ mod tests {
         // ClusterCockpit/cc-backend#30, snakemake/snakemake-executor-plugin-slurm#109 (JL-02).
         let (_dir, mut ledger) = fresh();
         let first = ledger.register(&at(0), &prolog(77, 0)).unwrap();
-        assert_eq!(
-            ledger.register(&at(1), &prolog(77, 0)).unwrap(),
-            first,
-            "the same run keeps its row"
-        );
+        assert_eq!(ledger.register(&at(1), &prolog(77, 0)).unwrap(), first, "the same run keeps its row");
         let second = ledger.register(&at(50), &prolog(77, 1)).unwrap();
         assert_ne!(first, second);
-        let open: Vec<_> = ledger
-            .open_runs(BOOT)
-            .unwrap()
-            .iter()
-            .map(|r| r.id)
-            .collect();
+        let open: Vec<_> = ledger.open_runs(BOOT).unwrap().iter().map(|r| r.id).collect();
         assert_eq!(open, [second]);
-        let lives: Vec<_> = ledger
-            .find_runs(job(77))
-            .unwrap()
-            .iter()
-            .map(|r| r.life)
-            .collect();
+        let lives: Vec<_> = ledger.find_runs(job(77)).unwrap().iter().map(|r| r.life).collect();
         assert_eq!(lives, [Life::Open, Life::Requeued(at(50).wall)]);
     }
 
@@ -412,18 +366,11 @@ mod tests {
         let first = ledger.register(&at(0), &one).unwrap();
         let mut two = one.clone();
         two.start.wall.0 += 900;
-        assert_eq!(
-            ledger.register(&at(1), &two).unwrap(),
-            first,
-            "rounded differently"
-        );
+        assert_eq!(ledger.register(&at(1), &two).unwrap(), first, "rounded differently");
         two.start.wall.0 += 3_600_000;
         let second = ledger.register(&at(60), &two).unwrap();
         assert_ne!(first, second);
-        assert_eq!(
-            ledger.find_runs(job(9)).unwrap()[1].life,
-            Life::Replaced(at(60).wall)
-        );
+        assert_eq!(ledger.find_runs(job(9)).unwrap()[1].life, Life::Replaced(at(60).wall));
     }
 
     #[test]

@@ -30,12 +30,7 @@ fn flags(write: bool) -> OpenFlags {
     mode | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW
 }
 
-pub(super) fn open(
-    dir: &Path,
-    node: &NodeName,
-    now: &Now,
-    opening: Opening,
-) -> Result<Ledger, LedgerError> {
+pub(super) fn open(dir: &Path, node: &NodeName, now: &Now, opening: Opening) -> Result<Ledger, LedgerError> {
     let path = prepare_file(dir)?;
     let mut notes = Vec::new();
     let (conn, (owner, created)) = match connect(&path, node, now, opening) {
@@ -53,18 +48,10 @@ pub(super) fn open(
         other => other?,
     };
     if owner != *node {
-        let text =
-            format_args!("it belongs to node `{owner}`, this is `{node}`; it was left as it is");
+        let text = format_args!("it belongs to node `{owner}`, this is `{node}`; it was left as it is");
         return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
     }
-    Ok(Ledger {
-        conn,
-        path,
-        node: owner,
-        created,
-        opened: Some((now.clone(), opening)),
-        notes,
-    })
+    Ok(Ledger { conn, path, node: owner, created, opened: Some((now.clone(), opening)), notes })
 }
 
 pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, LedgerError> {
@@ -78,14 +65,7 @@ pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, Ledge
         return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
     }
     let (node, created) = meta(&conn, &path)?;
-    Ok(Ledger {
-        conn,
-        path,
-        node,
-        created,
-        opened: None,
-        notes: Vec::new(),
-    })
+    Ok(Ledger { conn, path, node, created, opened: None, notes: Vec::new() })
 }
 
 /// SQLITE_OPEN_NOFOLLOW refuses a link anywhere in the path, and `/var` is one on some systems: the folder's
@@ -93,11 +73,7 @@ pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, Ledge
 fn plain_path(dir: &Path) -> Result<PathBuf, LedgerError> {
     match fs::canonicalize(dir) {
         Ok(dir) => Ok(dir.join(FILE)),
-        Err(e) => Err(LedgerError::new(
-            LedgerErrorKind::CannotOpen,
-            &dir.join(FILE),
-            e,
-        )),
+        Err(e) => Err(LedgerError::new(LedgerErrorKind::CannotOpen, &dir.join(FILE), e)),
     }
 }
 
@@ -112,11 +88,7 @@ fn prepare_file(dir: &Path) -> Result<PathBuf, LedgerError> {
         LedgerError::new(kind, &dir.join(FILE), format_args!("create: {e}"))
     };
     if !dir.is_dir() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(dir)
-            .map_err(told)?;
+        fs::DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(told)?;
     }
     let path = plain_path(dir)?;
     match create(&path) {
@@ -210,16 +182,11 @@ fn meta(conn: &Connection, path: &Path) -> Result<Meta, LedgerError> {
     let sql = "SELECT node, created_boot, created_boot_ms, created_wall_ms FROM meta";
     let (node, created) = conn
         .query_row(sql, [], |r| {
-            let created = Created {
-                boot_id: r.get(1)?,
-                boot: BootMs(r.get(2)?),
-                wall: WallMs(r.get(3)?),
-            };
+            let created = Created { boot_id: r.get(1)?, boot: BootMs(r.get(2)?), wall: WallMs(r.get(3)?) };
             Ok((r.get::<_, String>(0)?, created))
         })
         .map_err(|e| LedgerError::of(path, "read whose ledger this is", e))?;
-    let node =
-        NodeName::new(&node).map_err(|e| LedgerError::new(LedgerErrorKind::Other, path, e))?;
+    let node = NodeName::new(&node).map_err(|e| LedgerError::new(LedgerErrorKind::Other, path, e))?;
     Ok((node, created))
 }
 
@@ -239,11 +206,7 @@ pub(super) fn check(conn: &Connection) -> rusqlite::Result<()> {
 pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerError> {
     let Some((now, opening)) = ledger.opened.clone() else {
         let text = format_args!("opened to read only, a damaged file is not put aside ({cause})");
-        return Err(LedgerError::new(
-            LedgerErrorKind::ReadOnly,
-            &ledger.path,
-            text,
-        ));
+        return Err(LedgerError::new(LedgerErrorKind::ReadOnly, &ledger.path, text));
     };
     let _only_one = lock_folder(&ledger.path)?;
     let mut moved = 0;
@@ -265,13 +228,7 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
 /// Of several processes that find the damage only one may move the file, and none the new one. Held only
 /// while files are renamed and tables made; gone with the process.
 fn lock_folder(path: &Path) -> Result<File, LedgerError> {
-    let told = |e| {
-        LedgerError::new(
-            LedgerErrorKind::CannotOpen,
-            path,
-            format_args!("lock its folder: {e}"),
-        )
-    };
+    let told = |e| LedgerError::new(LedgerErrorKind::CannotOpen, path, format_args!("lock its folder: {e}"));
     let lock = File::open(folder(path)).map_err(told)?;
     lock.lock().map_err(told)?;
     Ok(lock)
@@ -284,11 +241,7 @@ fn folder(path: &Path) -> &Path {
 /// Moves the file, under the lock of [`lock_folder`].
 fn put_aside(path: &Path, now: &Now, cause: &str) -> Result<String, LedgerError> {
     let told = |e: std::io::Error| {
-        LedgerError::new(
-            LedgerErrorKind::Corrupt,
-            path,
-            format_args!("{cause}; not moved: {e}"),
-        )
+        LedgerError::new(LedgerErrorKind::Corrupt, path, format_args!("{cause}; not moved: {e}"))
     };
     let name = format!("{FILE}.corrupt-{}", now.wall.0.div_euclid(1000));
     let aside = path.with_file_name(&name);
@@ -299,19 +252,12 @@ fn put_aside(path: &Path, now: &Now, cause: &str) -> Result<String, LedgerError>
         .and_then(|()| create(path))
         .map_err(told)?;
     drop_older(path);
-    Ok(format!(
-        "{cause}; moved to `{}`, a new one was begun",
-        aside.display()
-    ))
+    Ok(format!("{cause}; moved to `{}`, a new one was begun", aside.display()))
 }
 
 /// Makes the empty file, readable by an administrator's group whatever the umask.
 fn create(path: &Path) -> std::io::Result<()> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o640)
-        .open(path)?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)?;
     file.set_permissions(Permissions::from_mode(0o640))
 }
 
@@ -331,11 +277,7 @@ fn drop_older(path: &Path) {
         .flatten()
         .filter_map(|e| {
             let name = e.file_name().into_string().ok()?;
-            let second = name
-                .strip_prefix(FILE)?
-                .strip_prefix(".corrupt-")?
-                .parse()
-                .ok()?;
+            let second = name.strip_prefix(FILE)?.strip_prefix(".corrupt-")?.parse().ok()?;
             Some((second, e.path()))
         })
         .collect();

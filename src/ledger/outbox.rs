@@ -41,12 +41,7 @@ pub struct FaultRow {
 
 impl Ledger {
     /// Queues a message; a second one about the same subject is not queued, and `false` says so.
-    pub fn queue_letter(
-        &mut self,
-        subject: &str,
-        body: &str,
-        now: &Now,
-    ) -> Result<bool, LedgerError> {
+    pub fn queue_letter(&mut self, subject: &str, body: &str, now: &Now) -> Result<bool, LedgerError> {
         self.write("queue a message", |tx| {
             let boot = boot_row_made(tx, &now.boot_id)?.id;
             let queued = tx.execute(
@@ -77,8 +72,7 @@ impl Ledger {
     /// A message arrived. Its subject stays known, so that it is not queued again.
     pub fn letter_sent(&mut self, id: i64, now: &Now) -> Result<(), LedgerError> {
         self.write("keep that a message was sent", |tx| {
-            let sql =
-                "UPDATE outbox SET sent_wall_ms = ?2, tries = tries + 1, body = '' WHERE id = ?1";
+            let sql = "UPDATE outbox SET sent_wall_ms = ?2, tries = tries + 1, body = '' WHERE id = ?1";
             tx.execute(sql, (id, now.wall.0)).map(|_| ())
         })
     }
@@ -90,9 +84,7 @@ impl Ledger {
             let sql = "UPDATE outbox SET tries = tries + 1 WHERE id = ?1 RETURNING tries";
             let tries: Option<u32> = tx.query_row(sql, [id], |r| r.get(0)).optional()?;
             let Some(tries) = tries else { return Ok(()) };
-            let wait = BACK_OFF_MS[(tries as usize)
-                .saturating_sub(1)
-                .min(BACK_OFF_MS.len() - 1)];
+            let wait = BACK_OFF_MS[(tries as usize).saturating_sub(1).min(BACK_OFF_MS.len() - 1)];
             let sql = "UPDATE outbox SET boot = ?2, next_boot_ms = ?3 WHERE id = ?1";
             tx.execute(sql, (id, boot, now.boot.0 + wait)).map(|_| ())
         })
@@ -125,8 +117,7 @@ impl Ledger {
     /// Closes a fault.
     pub fn fault_gone(&mut self, id: i64, now: &Now) -> Result<(), LedgerError> {
         self.write("close a fault", |tx| {
-            let sql =
-                "UPDATE fault SET closed_wall_ms = ?2 WHERE id = ?1 AND closed_wall_ms IS NULL";
+            let sql = "UPDATE fault SET closed_wall_ms = ?2 WHERE id = ?1 AND closed_wall_ms IS NULL";
             tx.execute(sql, (id, now.wall.0)).map(|_| ())
         })
     }
@@ -161,16 +152,8 @@ mod tests {
     #[test]
     fn a_message_is_queued_once_tried_ever_more_rarely_and_given_up() {
         let (_dir, mut ledger) = fresh();
-        assert!(
-            ledger
-                .queue_letter("finding 7 alert", "text", &at(0))
-                .unwrap()
-        );
-        assert!(
-            !ledger
-                .queue_letter("finding 7 alert", "text", &at(0))
-                .unwrap()
-        );
+        assert!(ledger.queue_letter("finding 7 alert", "text", &at(0)).unwrap());
+        assert!(!ledger.queue_letter("finding 7 alert", "text", &at(0)).unwrap());
         let due = |ledger: &Ledger, minute| ledger.due_letters(3, &at(minute)).unwrap();
         let letter = due(&ledger, 0).pop().unwrap();
         ledger.letter_failed(letter.id, &at(0)).unwrap();
@@ -188,36 +171,18 @@ mod tests {
         let letter = due(&ledger, 0).pop().unwrap();
         ledger.letter_sent(letter.id, &at(1)).unwrap();
         assert!(due(&ledger, 2).is_empty());
-        assert!(
-            !ledger.queue_letter("another", "text", &at(2)).unwrap(),
-            "told already"
-        );
+        assert!(!ledger.queue_letter("another", "text", &at(2)).unwrap(), "told already");
     }
 
     #[test]
     fn a_fault_is_open_until_it_is_gone() {
         let (_dir, mut ledger) = fresh();
-        assert!(
-            ledger
-                .fault_seen("gpu-lost", "GPU-1", "lost", RunId(1), &at(1))
-                .unwrap()
-        );
-        assert!(
-            !ledger
-                .fault_seen("gpu-lost", "GPU-1", "still lost", RunId(2), &at(2))
-                .unwrap()
-        );
+        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "lost", RunId(1), &at(1)).unwrap());
+        assert!(!ledger.fault_seen("gpu-lost", "GPU-1", "still lost", RunId(2), &at(2)).unwrap());
         let open = ledger.open_faults().unwrap();
-        assert_eq!(
-            (open.len(), open[0].last_run, open[0].opened),
-            (1, RunId(2), at(1).wall)
-        );
+        assert_eq!((open.len(), open[0].last_run, open[0].opened), (1, RunId(2), at(1).wall));
         ledger.fault_gone(open[0].id, &at(3)).unwrap();
         assert!(ledger.open_faults().unwrap().is_empty());
-        assert!(
-            ledger
-                .fault_seen("gpu-lost", "GPU-1", "again", RunId(4), &at(4))
-                .unwrap()
-        );
+        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "again", RunId(4), &at(4)).unwrap());
     }
 }

@@ -47,9 +47,8 @@ pub(super) fn make_room(tx: &Transaction, keep: &Keep) -> rusqlite::Result<()> {
 /// Every so many runs: what has aged.
 pub(super) fn aged(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite::Result<()> {
     let thinned: i64 = tx.query_row("SELECT thinned_run FROM meta", [], |r| r.get(0))?;
-    let mut oldest = tx.prepare(
-        "SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2",
-    )?;
+    let mut oldest =
+        tx.prepare("SELECT id, boot, boottime_ms, wall_ms FROM run WHERE id > ?1 ORDER BY id LIMIT ?2")?;
     if let Some(run) = last_aged(&mut oldest, boot, now, thinned, keep.samples_ms)? {
         thin(tx, thinned, run)?;
     }
@@ -128,18 +127,12 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
         tx.execute(&sql, [])?;
     }
-    tx.execute(
-        "DELETE FROM ended WHERE boot <> ?1 OR ended_wall_ms < ?2",
-        (boot, short),
-    )?;
+    tx.execute("DELETE FROM ended WHERE boot <> ?1 OR ended_wall_ms < ?2", (boot, short))?;
     tx.execute(
         "DELETE FROM question WHERE boot <> ?1 OR asked_boot_ms < ?2",
         (boot, now.boot.0.saturating_sub(SHORT_MS)),
     )?;
-    tx.execute(
-        "DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1",
-        [short],
-    )?;
+    tx.execute("DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1", [short])?;
     let actions = wall.saturating_sub(ACTIONS_MS);
     // Our drain that still stands is remembered as long as it stands.
     tx.execute(
@@ -155,9 +148,6 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         let newest = format!("SELECT id FROM {table} ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
         tx.execute(&format!("DELETE FROM {table} WHERE id <= ({newest})"), [])?;
     }
-    tx.execute(
-        "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run)",
-        [],
-    )?;
+    tx.execute("DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run)", [])?;
     Ok(())
 }

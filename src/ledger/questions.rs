@@ -37,20 +37,14 @@ impl Ledger {
             let sql = "SELECT asked_boot_ms, failures, next_boot_ms, answer FROM question
                        WHERE subject = ?1 AND boot = ?2";
             let kept: Option<(i64, u32, i64, Option<String>)> = conn
-                .query_row(sql, (subject, boot), |r| {
-                    Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?))
-                })
+                .query_row(sql, (subject, boot), |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?)))
                 .optional()?;
             let now = now.boot.0;
             Ok(match kept {
-                Some((_, failures, next, _)) if failures > 0 && next > now => Question::Wait {
-                    ms: next - now,
-                    failures,
-                },
-                Some((asked, 0, _, Some(answer))) => Question::Answered {
-                    answer,
-                    age_ms: now - asked,
-                },
+                Some((_, failures, next, _)) if failures > 0 && next > now => {
+                    Question::Wait { ms: next - now, failures }
+                }
+                Some((asked, 0, _, Some(answer))) => Question::Answered { answer, age_ms: now - asked },
                 _ => Question::Ask,
             })
         })
@@ -78,9 +72,7 @@ impl Ledger {
         self.write("keep a failed question", |tx| {
             let boot = boot_row_made(tx, &now.boot_id)?.id;
             let sql = "SELECT failures FROM question WHERE subject = ?1 AND boot = ?2";
-            let earlier: Option<u32> = tx
-                .query_row(sql, (subject, boot), |r| r.get(0))
-                .optional()?;
+            let earlier: Option<u32> = tx.query_row(sql, (subject, boot), |r| r.get(0)).optional()?;
             let failures = earlier.map_or(1, |n| n + 1);
             let wait = BACK_OFF_MS[(failures as usize - 1).min(BACK_OFF_MS.len() - 1)];
             tx.execute(
@@ -94,8 +86,7 @@ impl Ledger {
     /// Forgets an answer that is too old for its purpose: it may be asked again.
     pub fn forget_answer(&mut self, subject: &str) -> Result<(), LedgerError> {
         self.write("forget an answer", |tx| {
-            tx.execute("DELETE FROM question WHERE subject = ?1", [subject])
-                .map(|_| ())
+            tx.execute("DELETE FROM question WHERE subject = ?1", [subject]).map(|_| ())
         })
     }
 }
@@ -112,30 +103,18 @@ mod tests {
         for wait in [1, 5, 30, 30] {
             assert!(ledger.ask_allowed("job 5", &at(minute)).unwrap());
             ledger.unanswered("job 5", &at(minute)).unwrap();
-            assert!(
-                !ledger.ask_allowed("job 5", &at(minute + wait - 1)).unwrap(),
-                "{wait}"
-            );
+            assert!(!ledger.ask_allowed("job 5", &at(minute + wait - 1)).unwrap(), "{wait}");
             minute += wait;
         }
         ledger.answered("job 5", "RUNNING", &at(minute)).unwrap();
-        let answer = Question::Answered {
-            answer: "RUNNING".to_owned(),
-            age_ms: 120_000,
-        };
+        let answer = Question::Answered { answer: "RUNNING".to_owned(), age_ms: 120_000 };
         assert_eq!(ledger.question("job 5", &at(minute + 2)).unwrap(), answer);
         ledger.unanswered("job 5", &at(minute + 2)).unwrap();
-        assert!(
-            ledger.ask_allowed("job 5", &at(minute + 3)).unwrap(),
-            "an answer ends the row of failures"
-        );
+        assert!(ledger.ask_allowed("job 5", &at(minute + 3)).unwrap(), "an answer ends the row of failures");
         let mut rebooted = at(minute + 2);
         rebooted.boot_id = "another".to_owned();
         assert!(ledger.ask_allowed("job 5", &rebooted).unwrap());
         ledger.forget_answer("job 5").unwrap();
-        assert_eq!(
-            ledger.question("job 5", &at(minute + 2)).unwrap(),
-            Question::Ask
-        );
+        assert_eq!(ledger.question("job 5", &at(minute + 2)).unwrap(), Question::Ask);
     }
 }

@@ -94,10 +94,7 @@ impl Ledger {
     pub fn replay_closed(&self, asked: JobAsked, boot_id: &str) -> Result<JobHistory, LedgerError> {
         self.read("replay a job run that is over", |conn| {
             let mut growing = begin(conn, vec![asked], true)?;
-            let depth = Depth {
-                enough: &mut |_| false,
-                full: true,
-            };
+            let depth = Depth { enough: &mut |_| false, full: true };
             pass(conn, boot_id, &mut growing, depth)?;
             let found = histories(conn, growing, Absent(Absence::NotRecorded))?.pop();
             known(found, "job_run")
@@ -121,11 +118,7 @@ impl Ledger {
 fn unit_ref(row: &Row) -> rusqlite::Result<UnitRef> {
     let c = &mut Cursor::from(row, 0);
     let uuid = known(UnitUuid::new(&c.get::<String>()?).ok(), "unit.uuid")?;
-    Ok(UnitRef {
-        uuid,
-        index: NvmlIndex(c.get()?),
-        name: c.text_pair()?,
-    })
+    Ok(UnitRef { uuid, index: NvmlIndex(c.get()?), name: c.text_pair()? })
 }
 
 fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result<Vec<Growing>> {
@@ -141,37 +134,20 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
             _ => &[],
         };
         for (place, unit) in units.iter().enumerate() {
-            if let Some(id) = row
-                .query_row([unit.uuid.as_str()], |r| r.get(0))
-                .optional()?
-            {
+            if let Some(id) = row.query_row([unit.uuid.as_str()], |r| r.get(0)).optional()? {
                 places.insert(id, place);
             }
         }
         // A unit that was never recorded cannot be decided: the whole history is read.
         let decided = vec![false; units.len()];
-        growing.push(Growing {
-            asked,
-            places,
-            decided,
-            over,
-            ticks: Vec::new(),
-        });
+        growing.push(Growing { asked, places, decided, over, ticks: Vec::new() });
     }
     Ok(growing)
 }
 
-fn pass(
-    conn: &Connection,
-    boot_id: &str,
-    growing: &mut [Growing],
-    mut depth: Depth,
-) -> rusqlite::Result<()> {
-    let by_run: BTreeMap<i64, usize> = growing
-        .iter()
-        .enumerate()
-        .map(|(n, g)| (g.asked.run.id.0, n))
-        .collect();
+fn pass(conn: &Connection, boot_id: &str, growing: &mut [Growing], mut depth: Depth) -> rusqlite::Result<()> {
+    let by_run: BTreeMap<i64, usize> =
+        growing.iter().enumerate().map(|(n, g)| (g.asked.run.id.0, n)).collect();
     let mut jobs = conn.prepare(
         "SELECT frozen, frozen_absent, cpu_ms, cpu_absent, written_bytes, written_absent,
              read_bytes, read_absent FROM job_sample WHERE run = ?1 AND job_run = ?2",
@@ -212,12 +188,7 @@ fn takes(history: &Growing, run: RunId, at: BootMs, full: bool) -> bool {
 }
 
 /// One sample's row.
-fn take(
-    row: &Row,
-    history: &mut Growing,
-    jobs: &mut Statement,
-    depth: &mut Depth,
-) -> rusqlite::Result<()> {
+fn take(row: &Row, history: &mut Growing, jobs: &mut Statement, depth: &mut Depth) -> rusqlite::Result<()> {
     let c = &mut Cursor::from(row, RUN_COLUMNS + 1);
     let Some(&place) = history.places.get(&c.get()?) else {
         return Ok(());
@@ -236,25 +207,17 @@ fn take(
 }
 
 /// Begins a tick: every unit is absent until its row comes.
-fn open_tick(
-    row: &Row,
-    history: &mut Growing,
-    jobs: &mut Statement,
-    why: Absence,
-) -> rusqlite::Result<()> {
+fn open_tick(row: &Row, history: &mut Growing, jobs: &mut Statement, why: Absence) -> rusqlite::Result<()> {
     let c = &mut Cursor::from(row, 0);
     let run = RunId(c.get()?);
-    let job = jobs.query_row((run.0, history.asked.run.id.0), |r| {
-        sample::job_sample(&mut Cursor::from(r, 0))
-    });
+    let job =
+        jobs.query_row((run.0, history.asked.run.id.0), |r| sample::job_sample(&mut Cursor::from(r, 0)));
     history.ticks.push(Tick {
         run,
         at: BootMs(c.get()?),
         wall: WallMs(c.get()?),
         driver: c.text_pair()?,
-        job: job
-            .optional()?
-            .unwrap_or_else(|| JobSample::absent(Absence::NotRecorded)),
+        job: job.optional()?.unwrap_or_else(|| JobSample::absent(Absence::NotRecorded)),
         units: vec![Observation::absent(why); history.decided.len()],
     });
     Ok(())
@@ -287,47 +250,23 @@ mod tests {
 
     fn refs(units: impl IntoIterator<Item = u32>) -> Reading<Vec<UnitRef>> {
         let name = Measured("NVIDIA H100".to_owned());
-        let unit = |n| UnitRef {
-            uuid: uuid(n),
-            index: NvmlIndex(n),
-            name: name.clone(),
-        };
+        let unit = |n| UnitRef { uuid: uuid(n), index: NvmlIndex(n), name: name.clone() };
         Measured(units.into_iter().map(unit).collect())
     }
 
-    fn history(
-        ledger: &Ledger,
-        run: JobRunId,
-        units: Reading<Vec<UnitRef>>,
-        full: bool,
-    ) -> JobHistory {
-        let run = ledger
-            .open_runs(BOOT)
-            .unwrap()
-            .into_iter()
-            .find(|r| r.id == run)
-            .unwrap();
+    fn history(ledger: &Ledger, run: JobRunId, units: Reading<Vec<UnitRef>>, full: bool) -> JobHistory {
+        let run = ledger.open_runs(BOOT).unwrap().into_iter().find(|r| r.id == run).unwrap();
         let asked = vec![JobAsked { run, units }];
         let busy = &mut |o: &Observation| matches!(o.sm_util, Measured(p) if p.get() >= 15);
-        ledger
-            .replay(BOOT, asked, Measured(8), busy, full)
-            .unwrap()
-            .pop()
-            .unwrap()
+        ledger.replay(BOOT, asked, Measured(8), busy, full).unwrap().pop().unwrap()
     }
 
     fn minutes(history: &JobHistory) -> Vec<i64> {
-        history
-            .ticks
-            .iter()
-            .map(|t| t.at.since_ms(at(0).boot) / 60_000)
-            .collect()
+        history.ticks.iter().map(|t| t.at.since_ms(at(0).boot) / 60_000).collect()
     }
 
     fn registered(ledger: &mut Ledger, id: u64) -> JobRunId {
-        ledger
-            .register(&at(0), &registration(id, 0, RegisteredBy::Prolog))
-            .unwrap()
+        ledger.register(&at(0), &registration(id, 0, RegisteredBy::Prolog)).unwrap()
     }
 
     #[test]
@@ -356,10 +295,7 @@ mod tests {
             temperature: seen.temperature,
             clocks_event: seen.clocks_event,
             mig: seen.mig,
-            processes: Measured(ProcessCount {
-                compute: 1,
-                graphics: 0,
-            }),
+            processes: Measured(ProcessCount { compute: 1, graphics: 0 }),
         };
         assert_eq!(tick.units[0], want, "in the order of the job's units");
         assert_eq!(history.node_units, Measured(8));
@@ -376,10 +312,7 @@ mod tests {
         }
         let history = history(&ledger, run, refs([0]), true);
         let seen: Vec<_> = history.ticks.iter().map(|t| t.units[0].clone()).collect();
-        let want: Vec<_> = Absence::ALL
-            .iter()
-            .map(|why| Observation::absent(*why))
-            .collect();
+        let want: Vec<_> = Absence::ALL.iter().map(|why| Observation::absent(*why)).collect();
         assert_eq!(seen, want);
     }
 
@@ -397,18 +330,9 @@ mod tests {
             }
             brought.append(&mut ledger);
         }
-        assert_eq!(
-            minutes(&history(&ledger, run, refs([0, 1]), false)),
-            [3, 4, 5, 6, 7, 8, 9]
-        );
-        assert_eq!(
-            minutes(&history(&ledger, run, refs([1]), false)),
-            [5, 6, 7, 8, 9]
-        );
-        assert_eq!(
-            minutes(&history(&ledger, run, refs([0, 1]), true)),
-            (1..=9).collect::<Vec<_>>()
-        );
+        assert_eq!(minutes(&history(&ledger, run, refs([0, 1]), false)), [3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(minutes(&history(&ledger, run, refs([1]), false)), [5, 6, 7, 8, 9]);
+        assert_eq!(minutes(&history(&ledger, run, refs([0, 1]), true)), (1..=9).collect::<Vec<_>>());
         let unknown = Absent(Absence::NotUnderstood);
         assert!(history(&ledger, run, unknown, false).ticks.is_empty());
     }
@@ -417,9 +341,7 @@ mod tests {
     fn a_run_that_recorded_nothing_of_a_job_is_a_hole_and_a_failed_read_says_why() {
         let (_dir, mut ledger) = fresh();
         let run = registered(&mut ledger, 1);
-        Brought::at(1, report(2, 0))
-            .owned_by(run)
-            .append(&mut ledger);
+        Brought::at(1, report(2, 0)).owned_by(run).append(&mut ledger);
         // Contested or unmapped: the unit's sample is nobody's.
         Brought::at(2, report(2, 0)).append(&mut ledger);
         let brought = Brought::at(3, report(2, 0));
@@ -431,18 +353,9 @@ mod tests {
         part.append(&mut ledger);
         let history = history(&ledger, run, refs([0, 1]), false);
         assert_eq!(minutes(&history), [1, 3, 4]);
-        assert_eq!(
-            history.ticks[1].units,
-            vec![Observation::absent(Absence::WorkerStuck); 2]
-        );
-        assert_eq!(
-            history.ticks[2].units[0],
-            Observation::absent(Absence::NotRecorded)
-        );
-        assert_eq!(
-            history.ticks[2].job,
-            JobSample::absent(Absence::NotRecorded)
-        );
+        assert_eq!(history.ticks[1].units, vec![Observation::absent(Absence::WorkerStuck); 2]);
+        assert_eq!(history.ticks[2].units[0], Observation::absent(Absence::NotRecorded));
+        assert_eq!(history.ticks[2].job, JobSample::absent(Absence::NotRecorded));
         assert!(history.ticks[2].units[1].sm_util.measured().is_some());
     }
 
@@ -453,23 +366,13 @@ mod tests {
         for minute in 1..=3 {
             let mut brought = Brought::at(minute, report(4, 0));
             for n in 0..4 {
-                brought
-                    .owners
-                    .insert(uuid(n), if n < 2 { one } else { two });
+                brought.owners.insert(uuid(n), if n < 2 { one } else { two });
             }
             brought.append(&mut ledger);
         }
         let open = ledger.open_runs(BOOT).unwrap();
-        let asked = open
-            .into_iter()
-            .map(|run| JobAsked {
-                run,
-                units: refs(0..4),
-            })
-            .collect();
-        let both = ledger
-            .replay(BOOT, asked, Measured(4), &mut |_| false, false)
-            .unwrap();
+        let asked = open.into_iter().map(|run| JobAsked { run, units: refs(0..4) }).collect();
+        let both = ledger.replay(BOOT, asked, Measured(4), &mut |_| false, false).unwrap();
         for (history, own) in both.iter().zip([[0, 1], [2, 3]]) {
             assert_eq!(minutes(history), [1, 2, 3]);
             for n in 0..4 {
@@ -491,19 +394,14 @@ mod tests {
             }
             brought.append(&mut ledger);
         }
-        assert_eq!(
-            minutes(&history(&ledger, run, refs([0]), false)),
-            [1, 6, 11, 16]
-        );
+        assert_eq!(minutes(&history(&ledger, run, refs([0]), false)), [1, 6, 11, 16]);
     }
 
     #[test]
     fn damaged_values_are_implausible_never_numbers() {
         let (_dir, mut ledger) = fresh();
         let run = registered(&mut ledger, 1);
-        Brought::at(1, report(1, 0))
-            .owned_by(run)
-            .append(&mut ledger);
+        Brought::at(1, report(1, 0)).owned_by(run).append(&mut ledger);
         ledger
             .conn
             .execute_batch(

@@ -2,9 +2,7 @@
 //! stand side by side, because they must agree on the order of the columns. Judges nothing.
 
 use super::columns::{Cells, Cursor, fits, large, small};
-use crate::model::{
-    JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings,
-};
+use crate::model::{JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings};
 use crate::reading::Reading;
 use crate::units::*;
 
@@ -36,10 +34,7 @@ pub(super) fn readings(cells: &mut Cells, r: &Readings) {
         .pair(&r.clocks_event, |m| Some(m.0.cast_signed()))
         .pair(&r.mig, |m| Some(i64::from(*m == MigMode::Enabled)))
         .group(&r.processes, |list| {
-            let graphics = list
-                .iter()
-                .filter(|p| p.kind == ProcessKind::Graphics)
-                .count();
+            let graphics = list.iter().filter(|p| p.kind == ProcessKind::Graphics).count();
             let all = fits(list.len() as u64)?;
             let graphics = fits(graphics as u64)?;
             Some([all - graphics, graphics])
@@ -50,11 +45,7 @@ fn memory_columns(m: &Memory) -> Option<[i64; 3]> {
     if m.total.0 == 0 || m.used > m.total {
         return None;
     }
-    Some([
-        fits(m.used.0)?,
-        fits(m.total.0)?,
-        i64::from(m.excludes_reserved),
-    ])
+    Some([fits(m.used.0)?, fits(m.total.0)?, i64::from(m.excludes_reserved)])
 }
 
 fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
@@ -69,12 +60,7 @@ fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
 /// Reads energy and readings, in this order, from the cursor's place on.
 pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
     let percent = |n| small(n).and_then(Percent::new);
-    let peak = |[p, ms]: [i64; 2]| {
-        Some(Peak {
-            percent: percent(p)?,
-            covered_ms: small(ms)?,
-        })
-    };
+    let peak = |[p, ms]: [i64; 2]| Some(Peak { percent: percent(p)?, covered_ms: small(ms)? });
     let energy = c.pair(|n| large(n).map(Millijoules))?;
     Ok(Observation {
         energy,
@@ -95,10 +81,7 @@ pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
             _ => None,
         })?,
         processes: c.group(|[compute, graphics]| {
-            Some(ProcessCount {
-                compute: small(compute)?,
-                graphics: small(graphics)?,
-            })
+            Some(ProcessCount { compute: small(compute)?, graphics: small(graphics)? })
         })?,
     })
 }

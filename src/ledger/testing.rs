@@ -8,10 +8,7 @@ use crate::units::*;
 use std::collections::BTreeMap;
 
 pub(super) const BOOT: &str = "b6c9d2f0-3b1e-4f0e-9a51-0c4f5a2f7d11";
-pub(super) const OPENING: Opening = Opening {
-    wait: Duration::from_secs(2),
-    max_bytes: 64 << 20,
-};
+pub(super) const OPENING: Opening = Opening { wait: Duration::from_secs(2), max_bytes: 64 << 20 };
 pub(super) const KEEP: Keep = Keep {
     samples_ms: 24 * 3_600_000,
     archive_ms: 14 * 86_400_000,
@@ -52,11 +49,7 @@ pub(super) fn registration(id: u64, restart: u32, by: RegisteredBy) -> Registrat
         job: job(id),
         restart,
         sluid: Absent(Absence::NotSupported),
-        start: JobStart {
-            boot: at(0).boot,
-            wall: at(0).wall,
-            source: StartSource::Registration,
-        },
+        start: JobStart { boot: at(0).boot, wall: at(0).wall, source: StartSource::Registration },
         user: Measured("ada".to_owned()),
         uid: Measured(1000),
         account: Absent(Absence::NoData),
@@ -93,10 +86,7 @@ pub(super) fn unit(n: u32, util: u32) -> UnitSample {
     let readings = Readings {
         sm_util: Measured(percent),
         mem_util: Measured(percent),
-        sm_peak: Measured(Peak {
-            percent,
-            covered_ms: 16_000,
-        }),
+        sm_peak: Measured(Peak { percent, covered_ms: 16_000 }),
         memory: Measured(Memory {
             used: MemoryBytes(61 << 30),
             total: MemoryBytes(80 << 30),
@@ -126,10 +116,7 @@ pub(super) fn unit(n: u32, util: u32) -> UnitSample {
 
 /// A report of units `0..n`, all reading `util`.
 pub(super) fn report(n: u32, util: u32) -> GpuReport {
-    GpuReport {
-        driver: Measured("580.65.06".to_owned()),
-        units: (0..n).map(|i| unit(i, util)).collect(),
-    }
+    GpuReport { driver: Measured("580.65.06".to_owned()), units: (0..n).map(|i| unit(i, util)).collect() }
 }
 
 /// What a run brings, to be changed by the test before it is appended.
@@ -161,10 +148,7 @@ impl Brought {
                 self.owners.insert(uuid.clone(), run);
             }
             for process in unit.readings.processes.measured().into_iter().flatten() {
-                let facts = ProcessFacts {
-                    start_ticks: Measured(77),
-                    job_run: Some(run),
-                };
+                let facts = ProcessFacts { start_ticks: Measured(77), job_run: Some(run) };
                 self.processes.insert(process.pid, facts);
             }
         }
@@ -174,11 +158,7 @@ impl Brought {
             written_bytes: Absent(Absence::NoPermission),
             read_bytes: Measured(7),
         };
-        self.jobs.push(JobInRun {
-            run,
-            sample,
-            active: false,
-        });
+        self.jobs.push(JobInRun { run, sample, active: false });
         self
     }
 
@@ -202,8 +182,5 @@ impl Brought {
 
 /// How many rows a condition finds.
 pub(super) fn count(ledger: &Ledger, from: &str) -> i64 {
-    ledger
-        .conn
-        .query_row(&format!("SELECT count(*) FROM {from}"), [], |r| r.get(0))
-        .unwrap()
+    ledger.conn.query_row(&format!("SELECT count(*) FROM {from}"), [], |r| r.get(0)).unwrap()
 }

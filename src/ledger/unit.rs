@@ -59,18 +59,11 @@ pub(super) fn keep(
         }
     }
     let missing = known.into_iter().filter(|(_, (_, recent))| *recent);
-    Ok(Units {
-        listed,
-        missing: missing.map(|(uuid, (row, _))| (row, uuid)).collect(),
-    })
+    Ok(Units { listed, missing: missing.map(|(uuid, (row, _))| (row, uuid)).collect() })
 }
 
 /// Every unit there is a row of, and whether it was listed on this boot within a day.
-fn known(
-    tx: &Transaction,
-    boot: i64,
-    now: &Now,
-) -> rusqlite::Result<BTreeMap<UnitUuid, (i64, bool)>> {
+fn known(tx: &Transaction, boot: i64, now: &Now) -> rusqlite::Result<BTreeMap<UnitUuid, (i64, bool)>> {
     let mut all = tx.prepare(
         "SELECT u.uuid, u.id, r.id NOT NULL FROM unit u
          LEFT JOIN run r ON r.id = u.last_run AND r.boot = ?1 AND r.boottime_ms >= ?2",
@@ -124,9 +117,7 @@ mod tests {
     fn a_card_that_drops_out_is_absent_and_nobody_inherits_its_past() {
         // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): the cards behind a lost one move up.
         let (_dir, mut ledger) = fresh();
-        let run = ledger
-            .register(&at(0), &registration(1, 0, RegisteredBy::Prolog))
-            .unwrap();
+        let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
         let mut brought = Brought::at(1, report(8, 0));
         brought.owners.insert(uuid(5), run);
         brought.append(&mut ledger);
@@ -136,29 +127,11 @@ mod tests {
             unit.identity.index = NvmlIndex(index);
         }
         let second = brought.append(&mut ledger);
-        let of = |n: u32| {
-            format!(
-                "sample s JOIN unit u ON u.id = s.unit WHERE u.uuid = '{}'",
-                uuid(n)
-            )
-        };
-        assert_eq!(
-            count(&ledger, &format!("{} AND s.job_run = {}", of(5), run.0)),
-            2
-        );
-        assert_eq!(
-            count(
-                &ledger,
-                &format!("unit WHERE uuid = '{}' AND nvml_index = 4", uuid(5))
-            ),
-            1
-        );
+        let of = |n: u32| format!("sample s JOIN unit u ON u.id = s.unit WHERE u.uuid = '{}'", uuid(n));
+        assert_eq!(count(&ledger, &format!("{} AND s.job_run = {}", of(5), run.0)), 2);
+        assert_eq!(count(&ledger, &format!("unit WHERE uuid = '{}' AND nvml_index = 4", uuid(5))), 1);
         let gone = Absence::NotListed.code();
-        let lost = format!(
-            "{} AND s.run = {} AND s.sm_util_absent = {gone}",
-            of(2),
-            second.0
-        );
+        let lost = format!("{} AND s.run = {} AND s.sm_util_absent = {gone}", of(2), second.0);
         assert_eq!(count(&ledger, &lost), 1);
         // A day later it is no longer expected.
         brought.now = at(2 + 24 * 60);
@@ -187,33 +160,17 @@ mod tests {
         let parent = uuid(1);
         let instance = |n: u32, gi| {
             let mut unit = unit(n, 0);
-            unit.identity.kind = UnitKind::Mig {
-                parent: parent.clone(),
-                gi,
-                ci: 0,
-            };
+            unit.identity.kind = UnitKind::Mig { parent: parent.clone(), gi, ci: 0 };
             unit
         };
         brought.report.units = vec![unit(0, 0), instance(11, 1), instance(12, 2)];
         let split = brought.append(&mut ledger);
-        assert_eq!(
-            count(&ledger, &format!("sample WHERE run = {}", split.0)),
-            3
-        );
+        assert_eq!(count(&ledger, &format!("sample WHERE run = {}", split.0)), 3);
         brought.report.units.pop();
         let destroyed = brought.append(&mut ledger);
         let gone = Absence::NotListed.code();
-        let absent = format!(
-            "sample WHERE run = {} AND sm_util_absent = {gone}",
-            destroyed.0
-        );
+        let absent = format!("sample WHERE run = {} AND sm_util_absent = {gone}", destroyed.0);
         assert_eq!(count(&ledger, &absent), 1);
-        assert_eq!(
-            count(
-                &ledger,
-                &format!("unit WHERE parent = '{parent}' AND ci = 0")
-            ),
-            2
-        );
+        assert_eq!(count(&ledger, &format!("unit WHERE parent = '{parent}' AND ci = 0")), 2);
     }
 }

@@ -18,7 +18,7 @@ impl Ledger {
                 "SELECT u.uuid, u.parent, u.gi, u.ci, u.nvml_index, u.minor, u.minor_absent, u.name, u.name_absent
                  FROM unit u JOIN run r ON r.id = u.last_run WHERE r.boot = ?1 ORDER BY u.nvml_index, u.id",
             )?;
-            found.query_map([boot], known_unit)?.collect()
+            found.query_map([boot.id], known_unit)?.collect()
         })
     }
 }

@@ -75,18 +75,8 @@ pub struct GuardReport {
 
 impl GuardReport {
     /// A line of the table.
-    pub fn new(
-        name: Guard,
-        saw: impl Into<String>,
-        limit: impl Into<String>,
-        held: bool,
-    ) -> GuardReport {
-        GuardReport {
-            name,
-            saw: saw.into(),
-            limit: limit.into(),
-            held,
-        }
+    pub fn new(name: Guard, saw: impl Into<String>, limit: impl Into<String>, held: bool) -> GuardReport {
+        GuardReport { name, saw: saw.into(), limit: limit.into(), held }
     }
 }
 
@@ -104,19 +94,14 @@ pub enum Exempt {
 fn one_of(list: &[String], value: &Reading<String>, what: &str) -> Exempt {
     match value {
         _ if list.is_empty() => Exempt::No(String::new()),
-        Reading::Measured(value) if list.contains(value) => {
-            Exempt::Yes(format!("{what} `{value}`"))
-        }
+        Reading::Measured(value) if list.contains(value) => Exempt::Yes(format!("{what} `{value}`")),
         Reading::Measured(_) | Reading::Absent(Absence::NoData) => Exempt::No(String::new()),
         Reading::Absent(_) => Exempt::CannotSay(format!("its {what} is not known")),
     }
 }
 
 /// The better-known of two readings: Slurm's answer where there is one, else the registration's.
-fn known<'a>(
-    told: Option<&'a Reading<String>>,
-    registered: &'a Reading<String>,
-) -> &'a Reading<String> {
+fn known<'a>(told: Option<&'a Reading<String>>, registered: &'a Reading<String>) -> &'a Reading<String> {
     match told {
         Some(told @ (Reading::Measured(_) | Reading::Absent(Absence::NoData))) => told,
         _ => registered,
@@ -138,16 +123,8 @@ pub fn exempt(rules: &Exemptions, job: &JobRun, gpus: u32, age_ms: i64) -> Exemp
     };
     let all = [
         one_of(&rules.users, known(d.map(|d| &d.user), &r.user), "user"),
-        one_of(
-            &rules.accounts,
-            known(d.map(|d| &d.account), &r.account),
-            "account",
-        ),
-        one_of(
-            &rules.partitions,
-            known(d.map(|d| &d.partition), &r.partition),
-            "partition",
-        ),
+        one_of(&rules.accounts, known(d.map(|d| &d.account), &r.account), "account"),
+        one_of(&rules.partitions, known(d.map(|d| &d.partition), &r.partition), "partition"),
         one_of(&rules.qos, known(d.map(|d| &d.qos), &r.qos), "QOS"),
         by_name,
     ];
@@ -168,9 +145,9 @@ pub fn exempt(rules: &Exemptions, job: &JobRun, gpus: u32, age_ms: i64) -> Exemp
 /// An exemption holds only within its bounds: a name is user-chosen and can be used to hide.
 fn bounded(rules: &Exemptions, why: String, gpus: u32, age_ms: i64) -> Exempt {
     match (rules.max_gpus, rules.max_age_ms) {
-        (Some(most), _) if gpus > most => Exempt::No(format!(
-            "{why} is exempt, but only up to {most} GPUs; it holds {gpus}"
-        )),
+        (Some(most), _) if gpus > most => {
+            Exempt::No(format!("{why} is exempt, but only up to {most} GPUs; it holds {gpus}"))
+        }
         (_, Some(most)) if age_ms > most => Exempt::No(format!(
             "{why} is exempt, but only for {}; it runs for {}",
             human_ms(most),

@@ -4,7 +4,7 @@ use super::guard::{self, Exempt, Guard, GuardReport};
 use super::level::Level;
 use super::signature::{self, Signature};
 use super::window::{self, Ended, Evidence, Lacking, Limits, Series, Stretch};
-use super::{Rules, level};
+use super::{Rules, host_activity, level};
 use crate::model::{Cadence, JobHistory, Now, UnitRef, Verdict};
 use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, GpuHours, WallMs, human_ms};
@@ -136,29 +136,11 @@ pub struct Assessment {
 }
 
 /// Judges one job run. Pure: the same history, rules, cadence and moment give the same answer.
-pub fn judge(
-    history: &JobHistory,
-    rules: &Rules,
-    cadence: Reading<Cadence>,
-    now: &Now,
-) -> Assessment {
-    let mut bench = Bench {
-        history,
-        rules,
-        now,
-        guards: Vec::new(),
-        units: Vec::new(),
-        limits: None,
-    };
+pub fn judge(history: &JobHistory, rules: &Rules, cadence: Reading<Cadence>, now: &Now) -> Assessment {
+    let mut bench = Bench { history, rules, now, guards: Vec::new(), units: Vec::new(), limits: None };
     let judgement = bench.outcome(cadence);
     let wants_details = history.job.details.is_none() && bench.details_matter(&judgement);
-    Assessment {
-        judgement,
-        guards: bench.guards,
-        units: bench.units,
-        limits: bench.limits,
-        wants_details,
-    }
+    Assessment { judgement, guards: bench.guards, units: bench.units, limits: bench.limits, wants_details }
 }
 
 /// The table at which one history is judged.
@@ -185,30 +167,16 @@ impl Bench<'_> {
     }
 
     fn details_matter(&self, judgement: &Judgement) -> bool {
-        matches!(
-            judgement,
-            Judgement::Breaching(_)
-                | Judgement::Unjudged {
-                    guard: Guard::Exemption,
-                    ..
-                }
-        )
+        matches!(judgement, Judgement::Breaching(_) | Judgement::Unjudged { guard: Guard::Exemption, .. })
     }
 
     fn age_ms(&self) -> i64 {
-        self.now
-            .boot
-            .since_ms(self.history.job.registration.start.boot)
+        self.now.boot.since_ms(self.history.job.registration.start.boot)
     }
 
     fn outcome(&mut self, cadence: Reading<Cadence>) -> Judgement {
         let claimed = self.history.job.registration.gpus.len() as u32;
-        let exempt = guard::exempt(
-            &self.rules.exemptions,
-            &self.history.job,
-            claimed,
-            self.age_ms(),
-        );
+        let exempt = guard::exempt(&self.rules.exemptions, &self.history.job, claimed, self.age_ms());
         if let Exempt::Yes(why) = &exempt {
             self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
             return spared(Guard::Exemption, format!("exempt by {why}"));
@@ -219,16 +187,10 @@ impl Bench<'_> {
         let units = match &self.history.units {
             Reading::Measured(units) if !units.is_empty() => units,
             Reading::Measured(_) => {
-                return unjudged(
-                    Guard::Attribution,
-                    "it holds no GPU on this node".to_owned(),
-                );
+                return unjudged(Guard::Attribution, "it holds no GPU on this node".to_owned());
             }
             Reading::Absent(why) => {
-                let because = format!(
-                    "its GPUs on this node are not known for certain: {}",
-                    why.words()
-                );
+                let because = format!("its GPUs on this node are not known for certain: {}", why.words());
                 self.note(
                     Guard::Attribution,
                     because.clone(),
@@ -247,10 +209,7 @@ impl Bench<'_> {
         let cadence = match cadence {
             Reading::Measured(cadence) => cadence,
             Reading::Absent(_) => {
-                return unjudged(
-                    Guard::Window,
-                    "too few runs yet to know how often they come".to_owned(),
-                );
+                return unjudged(Guard::Window, "too few runs yet to know how often they come".to_owned());
             }
         };
         let limits = window::limits(&self.rules.thresholds, cadence);
@@ -262,19 +221,10 @@ impl Bench<'_> {
 
     /// Guards that need no sample: job state and warm-up.
     fn before_evidence(&mut self) -> Option<Judgement> {
-        let forbids = self
-            .history
-            .job
-            .details
-            .as_ref()
-            .and_then(|d| guard::state_forbids(d.state));
-        let frozen =
-            self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
+        let forbids = self.history.job.details.as_ref().and_then(|d| guard::state_forbids(d.state));
+        let frozen = self.history.ticks.last().map(|t| t.job.frozen) == Some(Reading::Measured(true));
         let because = forbids.or(frozen.then(|| "its processes are frozen or stopped".to_owned()));
-        let saw = because
-            .as_deref()
-            .unwrap_or("running, not frozen")
-            .to_owned();
+        let saw = because.as_deref().unwrap_or("running, not frozen").to_owned();
         self.note(Guard::JobState, saw, "running", because.is_some());
         if let Some(because) = because {
             return Some(unjudged(Guard::JobState, because));
@@ -290,23 +240,16 @@ impl Bench<'_> {
         young.then(|| {
             spared(
                 Guard::Warmup,
-                format!(
-                    "runs for {}, warm-up is {}",
-                    human_ms(age_ms),
-                    human_ms(warmup_ms)
-                ),
+                format!("runs for {}, warm-up is {}", human_ms(age_ms), human_ms(warmup_ms)),
             )
         })
     }
 
     /// The heart: stretches of quiet per unit, certified or not.
     fn weigh(&mut self, series: &Series, units: &[UnitRef], limits: &Limits) -> Judgement {
-        let quiet: Vec<Stretch> = (0..units.len())
-            .map(|u| series.stretch(u, |l| l != Level::Busy))
-            .collect();
-        let dead: Vec<Stretch> = (0..units.len())
-            .map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin)))
-            .collect();
+        let quiet: Vec<Stretch> = (0..units.len()).map(|u| series.stretch(u, |l| l != Level::Busy)).collect();
+        let dead: Vec<Stretch> =
+            (0..units.len()).map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin))).collect();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
                 unit: unit.clone(),
@@ -320,17 +263,11 @@ impl Bench<'_> {
         let all: Vec<usize> = (0..units.len()).collect();
         for from in [shortest(&dead), shortest(&quiet)] {
             if let Ok(evidence) = window::certify(series, from, self.now.boot) {
-                self.note(
-                    Guard::WholeJob,
-                    format!("all {} units quiet", units.len()),
-                    "all of them",
-                    false,
-                );
+                self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
                 return self.found(series, units, &all, Scope::Whole, evidence);
             }
         }
-        self.part(series, units, &dead)
-            .unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
+        self.part(series, units, &dead).unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
     }
 
     /// Some units dead for a full window among others that work.
@@ -338,9 +275,7 @@ impl Bench<'_> {
         let certified = |u: &usize| window::certify(series, dead[*u].from, self.now.boot).is_ok();
         let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
         let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
-        let others_work = (0..units.len())
-            .filter(|u| !wasted.contains(u))
-            .all(|u| worked(&dead[u]));
+        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
         if wasted.is_empty() || !others_work {
             return None;
         }
@@ -366,10 +301,7 @@ impl Bench<'_> {
     ) -> Judgement {
         let first = &series.ticks[evidence.since_tick()];
         let signature = signature::classify(series, &evidence, units, &self.rules.thresholds);
-        let window_ms = self
-            .limits
-            .as_ref()
-            .map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
+        let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
         let (since, since_run) = match evidence.carried() {
             Some(row) => (row.since, row.opened_run),
@@ -400,12 +332,7 @@ impl Bench<'_> {
         let mut capped = None;
         let most = signature.most();
         let by_signature = format!("`{signature}` may ask for {most} at most");
-        self.note(
-            Guard::SignatureCap,
-            signature.word(),
-            format!("at most {most}"),
-            most == Verdict::Alert,
-        );
+        self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
         if most == Verdict::Alert {
             capped = Some((Guard::SignatureCap, by_signature));
         }
@@ -415,19 +342,12 @@ impl Bench<'_> {
         if let Some(because) = self.never_active(series) {
             capped = Some((Guard::Warmup, because));
         }
-        if signature == Signature::Hung {
-            if let Some(because) = self.host_activity(series, units) {
-                capped = Some((Guard::HostActivity, because));
-            }
+        if signature == Signature::Hung
+            && let Some(because) = self.host_activity(series, units)
+        {
+            capped = Some((Guard::HostActivity, because));
         }
-        (
-            if capped.is_some() {
-                Verdict::Alert
-            } else {
-                most
-            },
-            capped,
-        )
+        (if capped.is_some() { Verdict::Alert } else { most }, capped)
     }
 
     fn never_active(&mut self, series: &Series) -> Option<String> {
@@ -448,27 +368,18 @@ impl Bench<'_> {
     }
 
     fn host_activity(&mut self, series: &Series, units: &[usize]) -> Option<String> {
-        let activity = host_activity(series, units);
+        let activity = host_activity::over_window(series, units);
         let (saw, held) = match &activity {
             Reading::Measured(a) => (a.words(), a.works()),
             Reading::Absent(why) => (format!("not readable: {}", why.words()), false),
         };
-        self.note(
-            Guard::HostActivity,
-            saw.clone(),
-            "1.5 cores per GPU process, 1 MiB/s written",
-            held,
-        );
+        self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
         held.then(|| format!("a CPU phase: {saw}"))
     }
 
     fn evidence_notes(&mut self, series: &Series, quiet: &[Stretch], limits: &Limits) {
         let window = human_ms(limits.window_ms);
-        let shortest_ms = quiet
-            .iter()
-            .map(|s| series.certified_ms(s.from))
-            .min()
-            .unwrap_or(0);
+        let shortest_ms = quiet.iter().map(|s| series.certified_ms(s.from)).min().unwrap_or(0);
         let short = shortest_ms < limits.window_ms;
         self.note(
             Guard::Window,
@@ -477,24 +388,18 @@ impl Bench<'_> {
             short,
         );
         let highest = series.ticks[series.window_start()..].iter().flat_map(|t| {
-            t.units.iter().filter_map(|o| {
-                level::peak(o.sm_util, &o.sm_peak)
-                    .measured()
-                    .map(|p| p.get())
-            })
+            t.units.iter().filter_map(|o| level::peak(o.sm_util, &o.sm_peak).measured().map(|p| p.get()))
         });
         let saw = highest
             .max()
-            .map_or("no readable utilization in the window".to_owned(), |p| {
-                format!("peak {p} %")
-            });
+            .map_or("no readable utilization in the window".to_owned(), |p| format!("peak {p} %"));
         let busy = quiet.iter().any(|s| matches!(s.ended, Ended::Work { .. })) && short;
-        self.note(
-            Guard::Peak,
-            saw,
-            format!("below {} %", self.rules.thresholds.util_pct),
-            busy,
-        );
+        self.note(Guard::Peak, saw, format!("below {} %", self.rules.thresholds.util_pct), busy);
+        self.interval_notes(quiet, limits, short);
+    }
+
+    /// The guards that look at the time between the samples. `short`: no full window yet.
+    fn interval_notes(&mut self, quiet: &[Stretch], limits: &Limits, short: bool) {
         let sparse = quiet.iter().any(|s| s.ended == Ended::Sparse) && short;
         let every = human_ms(limits.cadence.median_ms);
         self.note(
@@ -510,28 +415,10 @@ impl Bench<'_> {
         } else {
             "no interval well above the floor"
         };
-        self.note(
-            Guard::Energy,
-            saw,
-            "1.25 times the card's own floor with a context",
-            worked,
-        );
-        let hole = quiet.iter().find_map(|s| {
-            if let Ended::Hole(ms) = s.ended {
-                Some(ms)
-            } else {
-                None
-            }
-        });
-        let saw = hole.map_or("no hole".to_owned(), |ms| {
-            format!("a hole of {}", human_ms(ms))
-        });
-        self.note(
-            Guard::Gap,
-            saw,
-            format!("at most {}", human_ms(limits.gap_ms)),
-            hole.is_some() && short,
-        );
+        self.note(Guard::Energy, saw, "1.25 times the card's own floor with a context", worked);
+        let hole = quiet.iter().find_map(|s| if let Ended::Hole(ms) = s.ended { Some(ms) } else { None });
+        let saw = hole.map_or("no hole".to_owned(), |ms| format!("a hole of {}", human_ms(ms)));
+        self.note(Guard::Gap, saw, format!("at most {}", human_ms(limits.gap_ms)), hole.is_some() && short);
     }
 
     /// No full window: alive where work was seen, else not judged, with what is lacking.
@@ -555,24 +442,14 @@ impl Bench<'_> {
                     Reading::Measured(p) if p >= self.rules.thresholds.util_pct => format!("{p} %"),
                     _ => by_energy,
                 };
-                let when = if ago_ms == 0 {
-                    "now".to_owned()
-                } else {
-                    format!("{} ago", human_ms(ago_ms))
-                };
-                return Judgement::Alive {
-                    because: format!("GPU {} at {how} {when}", units[u].index),
-                };
+                let when = if ago_ms == 0 { "now".to_owned() } else { format!("{} ago", human_ms(ago_ms)) };
+                return Judgement::Alive { because: format!("GPU {} at {how} {when}", units[u].index) };
             }
         }
         let from = quiet.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
         let culprit = quiet.iter().position(|s| s.from == from);
         let lacking = window::certify(series, from, self.now.boot).err();
-        self.lacking(
-            lacking,
-            culprit.map(|u| (&quiet[u].ended, &units[u])),
-            limits,
-        )
+        self.lacking(lacking, culprit.map(|u| (&quiet[u].ended, &units[u])), limits)
     }
 
     fn lacking(
@@ -583,24 +460,35 @@ impl Bench<'_> {
     ) -> Judgement {
         let window = human_ms(limits.window_ms);
         match (lacking, ended) {
-            (Some(Lacking::Stale(i64::MAX)), _) => unjudged(Guard::Gap, "no sample of this job run yet".to_owned()),
+            (Some(Lacking::Stale(i64::MAX)), _) => {
+                unjudged(Guard::Gap, "no sample of this job run yet".to_owned())
+            }
             (_, Some((Ended::Unreadable(why), _))) if why.is_collector_fault() => {
                 let window = human_ms(limits.window_ms);
-                unjudged(Guard::Gap, format!("a collector fault: {}; a new window of {window} is needed", why.words()))
+                unjudged(
+                    Guard::Gap,
+                    format!("a collector fault: {}; a new window of {window} is needed", why.words()),
+                )
             }
-            (_, Some((Ended::Unreadable(why), unit))) => {
-                unjudged(Guard::Peak, format!("utilization of GPU {} not readable: {}", unit.index, self.why_unreadable(*why)))
+            (_, Some((Ended::Unreadable(why), unit))) => unjudged(
+                Guard::Peak,
+                format!("utilization of GPU {} not readable: {}", unit.index, self.why_unreadable(*why)),
+            ),
+            (Some(Lacking::Stale(ms)), _) => {
+                unjudged(Guard::Gap, format!("the last sample is {} old", human_ms(ms)))
             }
-            (Some(Lacking::Stale(ms)), _) => unjudged(Guard::Gap, format!("the last sample is {} old", human_ms(ms))),
-            (_, Some((Ended::Hole(ms), _))) => {
-                unjudged(Guard::Gap, format!("a hole of {} in the samples; a new window of {window} has begun", human_ms(*ms)))
-            }
-            (_, Some((Ended::Frozen, _))) => {
-                unjudged(Guard::JobState, format!("was suspended or frozen; a new window of {window} has begun"))
-            }
+            (_, Some((Ended::Hole(ms), _))) => unjudged(
+                Guard::Gap,
+                format!("a hole of {} in the samples; a new window of {window} has begun", human_ms(*ms)),
+            ),
+            (_, Some((Ended::Frozen, _))) => unjudged(
+                Guard::JobState,
+                format!("was suspended or frozen; a new window of {window} has begun"),
+            ),
             (_, Some((Ended::Sparse, _))) => unjudged(
                 Guard::Sparse,
-                "runs come too rarely for instants, and neither ring nor energy covers the time between".to_owned(),
+                "runs come too rarely for instants, and neither ring nor energy covers the time between"
+                    .to_owned(),
             ),
             (Some(Lacking::Few(n)), _) => {
                 unjudged(Guard::Window, format!("{n} samples, a window needs {}", limits.min_samples))
@@ -614,9 +502,7 @@ impl Bench<'_> {
 
     fn why_unreadable(&self, why: Absence) -> String {
         let mig = self.history.ticks.last().is_some_and(|t| {
-            t.units
-                .iter()
-                .any(|o| o.mig == Reading::Measured(crate::model::MigMode::Enabled))
+            t.units.iter().any(|o| o.mig == Reading::Measured(crate::model::MigMode::Enabled))
         });
         if mig && why == Absence::NotSupported {
             "not supported under MIG".to_owned()
@@ -630,10 +516,7 @@ impl Bench<'_> {
         match (&outcome, exempt) {
             (Judgement::Breaching(_), Exempt::CannotSay(why)) => {
                 self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
-                unjudged(
-                    Guard::Exemption,
-                    format!("whether it is exempt cannot be said: {why}"),
-                )
+                unjudged(Guard::Exemption, format!("whether it is exempt cannot be said: {why}"))
             }
             (_, Exempt::No(why)) => {
                 self.note(Guard::Exemption, why, "configured exemptions", false);
@@ -642,56 +525,4 @@ impl Bench<'_> {
             _ => outcome,
         }
     }
-}
-
-/// What the job's processes did beside its GPUs over the window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct HostActivity {
-    cores: f64,
-    processes: u32,
-    written_bytes_per_s: f64,
-}
-
-impl HostActivity {
-    fn works(&self) -> bool {
-        self.cores > 1.5 * f64::from(self.processes.max(1))
-            || self.written_bytes_per_s > 1_048_576.0
-    }
-
-    fn words(&self) -> String {
-        let mib = self.written_bytes_per_s / 1_048_576.0;
-        format!(
-            "{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written",
-            self.cores, self.processes
-        )
-    }
-}
-
-fn host_activity(series: &Series, units: &[usize]) -> Reading<HostActivity> {
-    let window = &series.ticks[series.window_start()..];
-    let (Some(first), Some(last)) = (window.first(), window.last()) else {
-        return Reading::Absent(Absence::NoData);
-    };
-    let elapsed_ms = last.at.since_ms(first.at);
-    if elapsed_ms <= 0 {
-        return Reading::Absent(Absence::NoData);
-    }
-    let rise = |from: Reading<u64>, to: Reading<u64>| {
-        from.and_then(|from| {
-            to.and_then(|to| match to.checked_sub(from) {
-                Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
-                None => Reading::Absent(Absence::CounterReset),
-            })
-        })
-    };
-    let count = |u: &usize| last.units[*u].processes.measured().map_or(0, |p| p.compute);
-    let processes = units.iter().map(count).sum();
-    rise(first.job.cpu_ms, last.job.cpu_ms).map(|cores| HostActivity {
-        cores,
-        processes,
-        // Unreadable writes soften nothing; they never create a verdict.
-        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes)
-            .measured()
-            .map_or(0.0, |r| r * 1000.0),
-    })
 }

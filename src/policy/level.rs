@@ -47,19 +47,13 @@ pub fn peak(instant: Reading<Percent>, ring: &Reading<crate::model::Peak>) -> Re
 /// Whether this observation alone proves work, whatever came before: replay may stop here. Stricter than
 /// [`Level::Busy`]: what could still be spin-shaped proves nothing.
 pub fn is_work(seen: &Observation, thresholds: &Thresholds) -> bool {
-    let (util, memory) = (
-        peak(seen.sm_util, &seen.sm_peak),
-        peak(seen.mem_util, &seen.mem_peak),
-    );
+    let (util, memory) = (peak(seen.sm_util, &seen.sm_peak), peak(seen.mem_util, &seen.mem_peak));
     proves_work(util, memory, thresholds)
 }
 
 /// The same of a unit just read; for the job run's folded activity.
 pub fn is_work_now(read: &Readings, thresholds: &Thresholds) -> bool {
-    let (util, memory) = (
-        peak(read.sm_util, &read.sm_peak),
-        peak(read.mem_util, &read.mem_peak),
-    );
+    let (util, memory) = (peak(read.sm_util, &read.sm_peak), peak(read.mem_util, &read.mem_peak));
     proves_work(util, memory, thresholds)
 }
 
@@ -78,12 +72,7 @@ fn proves_work(util: Reading<Percent>, memory: Reading<Percent>, thresholds: &Th
 pub fn mean_power(before: &Tick, after: &Tick, unit: usize) -> Reading<Milliwatts> {
     let (a, b) = (&before.units[unit], &after.units[unit]);
     let (Reading::Measured(from), Reading::Measured(to)) = (a.energy, b.energy) else {
-        return Reading::Absent(
-            b.energy
-                .absence()
-                .or(a.energy.absence())
-                .unwrap_or(Absence::NotRecorded),
-        );
+        return Reading::Absent(b.energy.absence().or(a.energy.absence()).unwrap_or(Absence::NotRecorded));
     };
     let elapsed_ms = after.at.since_ms(before.at);
     if elapsed_ms <= 0 || to < from || before.driver.measured() != after.driver.measured() {
@@ -92,9 +81,7 @@ pub fn mean_power(before: &Tick, after: &Tick, unit: usize) -> Reading<Milliwatt
     // mJ per ms is W.
     let mean = Milliwatts((to.0 - from.0).saturating_mul(1000) / elapsed_ms as u64);
     match b.power_limit {
-        Reading::Measured(limit) if mean.0 > limit.0 + limit.0 / 2 => {
-            Reading::Absent(Absence::Implausible)
-        }
+        Reading::Measured(limit) if mean.0 > limit.0 + limit.0 / 2 => Reading::Absent(Absence::Implausible),
         _ => Reading::Measured(mean),
     }
 }
@@ -124,10 +111,7 @@ pub fn floors(ticks: &[Tick], unit: usize) -> Floors {
         Some(floor) => Reading::Measured(floor),
         None => Reading::Absent(Absence::NoData),
     };
-    Floors {
-        empty: reading(lowest(false)),
-        context: reading(lowest(true)),
-    }
+    Floors { empty: reading(lowest(false)), context: reading(lowest(true)) }
 }
 
 /// The floor that an interval ending in this observation is compared with.
@@ -170,15 +154,14 @@ pub fn level(
 }
 
 fn spin_shaped(seen: &Observation, mean: Reading<Milliwatts>) -> bool {
-    let memory_rests = matches!(peak(seen.mem_util, &seen.mem_peak), Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
+    let memory_rests =
+        matches!(peak(seen.mem_util, &seen.mem_peak), Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
     let power = match mean {
         Reading::Measured(mean) => Reading::Measured(mean),
         Reading::Absent(_) => seen.power,
     };
     match (power, seen.power_limit) {
-        (Reading::Measured(power), Reading::Measured(limit)) => {
-            memory_rests && power.0 * 10 < limit.0 * 4
-        }
+        (Reading::Measured(power), Reading::Measured(limit)) => memory_rests && power.0 * 10 < limit.0 * 4,
         _ => false,
     }
 }

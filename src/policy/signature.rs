@@ -63,22 +63,10 @@ enum Hold {
 fn empty_level(series: &Series, unit: usize) -> MemoryBytes {
     let seen = series.ticks.iter().map(|tick| &tick.units[unit]);
     let empty = seen.filter(|o| matches!(o.processes, Reading::Measured(p) if p.compute == 0));
-    let lowest = empty
-        .filter_map(|o| o.memory.measured())
-        .map(|m| m.used.0.min(m.total.0 / 50))
-        .min();
+    let lowest = empty.filter_map(|o| o.memory.measured()).map(|m| m.used.0.min(m.total.0 / 50)).min();
     // Without such a tick: v2 leaves the reservation out, v1 counts it as used.
-    let untouched = series
-        .ticks
-        .last()
-        .and_then(|t| t.units[unit].memory.measured().copied());
-    let reserved = untouched.map(|m| {
-        if m.excludes_reserved {
-            0
-        } else {
-            m.total.0 / 50
-        }
-    });
+    let untouched = series.ticks.last().and_then(|t| t.units[unit].memory.measured().copied());
+    let reserved = untouched.map(|m| if m.excludes_reserved { 0 } else { m.total.0 / 50 });
     MemoryBytes(lowest.or(reserved).unwrap_or(0))
 }
 
@@ -92,10 +80,7 @@ fn hold(seen: &Observation, empty: MemoryBytes, thresholds: &Thresholds) -> Hold
             Reading::Measured(false) | Reading::Absent(_) => Hold::Empty,
         },
         Reading::Absent(_) => {
-            match seen
-                .memory
-                .map(|m| m.used.0 as f64 > m.total.0 as f64 * thresholds.mem_held_fraction)
-            {
+            match seen.memory.map(|m| m.used.0 as f64 > m.total.0 as f64 * thresholds.mem_held_fraction) {
                 Reading::Measured(true) => Hold::Held,
                 // "Cannot say" blocks idle.
                 Reading::Measured(false) | Reading::Absent(_) => Hold::CannotSay,
@@ -121,19 +106,10 @@ fn draws_more_than_empty(series: &Series, t: usize, unit: usize, thresholds: &Th
 
 /// The signature of a breach whose every unit stayed below busy over the evidence; read off its newest window,
 /// so that one reading that failed hours ago does not decide.
-pub fn classify(
-    series: &Series,
-    evidence: &Evidence,
-    units: &[usize],
-    thresholds: &Thresholds,
-) -> Signature {
+pub fn classify(series: &Series, evidence: &Evidence, units: &[usize], thresholds: &Thresholds) -> Signature {
     let window = series.window_start().max(evidence.since_tick());
     let span = || window..series.ticks.len();
-    let any_level = |wanted: Level| {
-        units
-            .iter()
-            .any(|&u| span().any(|t| series.levels[t][u] == wanted))
-    };
+    let any_level = |wanted: Level| units.iter().any(|&u| span().any(|t| series.levels[t][u] == wanted));
     if any_level(Level::Spin) {
         return Signature::Unknown;
     }
@@ -145,13 +121,8 @@ pub fn classify(
         let empty = empty_level(series, unit);
         holds.extend(span().map(|t| hold(&series.ticks[t].units[unit], empty, thresholds)));
     }
-    let vetoed = || {
-        units.iter().any(|&u| {
-            span()
-                .skip(1)
-                .any(|t| draws_more_than_empty(series, t, u, thresholds))
-        })
-    };
+    let vetoed =
+        || units.iter().any(|&u| span().skip(1).any(|t| draws_more_than_empty(series, t, u, thresholds)));
     if holds.contains(&Hold::CannotSay) {
         Signature::Unknown
     } else if holds.contains(&Hold::Held) {

@@ -93,14 +93,8 @@ pub struct Next {
     pub in_ms: i64,
 }
 
-fn done<'a>(
-    actions: &'a [ActionRecord],
-    verdict: Verdict,
-    before: RunId,
-) -> impl Iterator<Item = &'a ActionRecord> {
-    actions
-        .iter()
-        .filter(move |a| a.verdict == verdict && a.outcome == Outcome::Done && a.run < before)
+fn done(actions: &[ActionRecord], verdict: Verdict, before: RunId) -> impl Iterator<Item = &ActionRecord> {
+    actions.iter().filter(move |a| a.verdict == verdict && a.outcome == Outcome::Done && a.run < before)
 }
 
 /// The alert of this very finding, made by an earlier run.
@@ -115,22 +109,15 @@ fn drained<'a>(c: &Circumstances<'a>) -> Option<&'a ActionRecord> {
 
 /// The verdict that time alone makes due.
 pub fn due(stages: &[Stage], established_for_ms: i64) -> Option<Verdict> {
-    stages
-        .iter()
-        .filter(|s| established_for_ms >= s.after_ms)
-        .map(|s| s.verdict)
-        .max()
+    stages.iter().filter(|s| established_for_ms >= s.after_ms).map(|s| s.verdict).max()
 }
 
 /// The next stage of a finding that goes on.
 pub fn next(finding: &Finding, stages: &[Stage]) -> Option<Next> {
-    let ahead = stages
-        .iter()
-        .filter(|s| s.verdict <= finding.cap && s.after_ms > finding.established_for_ms);
-    ahead.min_by_key(|s| s.after_ms).map(|s| Next {
-        verdict: s.verdict,
-        in_ms: s.after_ms - finding.established_for_ms,
-    })
+    let ahead = stages.iter().filter(|s| s.verdict <= finding.cap && s.after_ms > finding.established_for_ms);
+    ahead
+        .min_by_key(|s| s.after_ms)
+        .map(|s| Next { verdict: s.verdict, in_ms: s.after_ms - finding.established_for_ms })
 }
 
 /// One step for this finding in this run. No configuration reaches cancel in fewer than three runs.
@@ -139,58 +126,34 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
         return Step::Rest;
     };
     if !alerted(finding, &c) {
-        let this_run = c
-            .actions
-            .iter()
-            .any(|a| a.verdict == Verdict::Alert && a.run == c.run);
+        let this_run = c.actions.iter().any(|a| a.verdict == Verdict::Alert && a.run == c.run);
         return if this_run { Step::Rest } else { Step::Alert };
     }
     if asked == Verdict::Alert {
         return Step::Rest;
     }
-    if let Some(unclear) = c
-        .actions
-        .iter()
-        .find(|a| matches!(a.outcome, Outcome::Begun | Outcome::Unknown))
-    {
+    if let Some(unclear) = c.actions.iter().find(|a| matches!(a.outcome, Outcome::Begun | Outcome::Unknown)) {
         return Step::Reconcile(unclear.clone());
     }
     if done(c.actions, Verdict::Cancel, c.run).next().is_some() {
         return Step::Rest;
     }
     let drain = drained(&c);
-    let asked = if drain.is_none() {
-        Verdict::Drain
-    } else {
-        asked
-    };
+    let asked = if drain.is_none() { Verdict::Drain } else { asked };
     if drain.is_some() && asked == Verdict::Drain {
         return Step::Rest;
     }
     if let Some((guard, because)) = forbids(finding, rules, &c, asked) {
-        return Step::Withheld {
-            asked,
-            guard,
-            because,
-        };
+        return Step::Withheld { asked, guard, because };
     }
     let Some(permit) = c.permit else {
-        return Step::Withheld {
-            asked,
-            guard: Some(Guard::Observe),
-            because: "mode is observe".to_owned(),
-        };
+        return Step::Withheld { asked, guard: Some(Guard::Observe), because: "mode is observe".to_owned() };
     };
     match drain {
-        None => Step::Drain(DrainWarrant {
-            finding: finding.clone(),
-            _permit: permit,
-        }),
-        Some(drain) => Step::Cancel(CancelWarrant {
-            finding: finding.clone(),
-            drain: drain.clone(),
-            _permit: permit,
-        }),
+        None => Step::Drain(DrainWarrant { finding: finding.clone(), _permit: permit }),
+        Some(drain) => {
+            Step::Cancel(CancelWarrant { finding: finding.clone(), drain: drain.clone(), _permit: permit })
+        }
     }
 }
 
@@ -207,52 +170,30 @@ fn forbids(
     if finding.cap < asked {
         return Some((
             Some(Guard::SignatureCap),
-            format!(
-                "`{}` may ask for {} at most",
-                finding.signature, finding.cap
-            ),
+            format!("`{}` may ask for {} at most", finding.signature, finding.cap),
         ));
     }
     if finding.scope == Scope::Part {
-        return Some((
-            Some(Guard::WholeJob),
-            "other units of the job work".to_owned(),
-        ));
+        return Some((Some(Guard::WholeJob), "other units of the job work".to_owned()));
     }
     if c.permit.is_none() {
         return Some((Some(Guard::Observe), "mode is observe".to_owned()));
     }
     let ours = c.actions.iter().filter(|a| a.verdict == Verdict::Drain);
-    if ours
-        .clone()
-        .any(|a| a.outcome == Outcome::Lifted && a.run >= finding.since_run)
-    {
-        return Some((
-            None,
-            "our drain was lifted by somebody; it is not made twice".to_owned(),
-        ));
+    if ours.clone().any(|a| a.outcome == Outcome::Lifted && a.run >= finding.since_run) {
+        return Some((None, "our drain was lifted by somebody; it is not made twice".to_owned()));
     }
     match nodes(c.job) {
         Reading::Measured(1) => {}
         Reading::Measured(n) => {
-            return Some((
-                None,
-                format!("the job runs on {n} nodes; no node alone may act on it"),
-            ));
+            return Some((None, format!("the job runs on {n} nodes; no node alone may act on it")));
         }
         Reading::Absent(_) => {
-            return Some((
-                None,
-                "on how many nodes the job runs is not known".to_owned(),
-            ));
+            return Some((None, "on how many nodes the job runs is not known".to_owned()));
         }
     }
-    if c.job.registration.het_leader.is_some() || c.job.details.as_ref().is_some_and(|d| d.is_het())
-    {
-        return Some((
-            None,
-            "a component of a heterogeneous job; ending it would end the others".to_owned(),
-        ));
+    if c.job.registration.het_leader.is_some() || c.job.details.as_ref().is_some_and(|d| d.is_het()) {
+        return Some((None, "a component of a heterogeneous job; ending it would end the others".to_owned()));
     }
     if let (Verdict::Drain, Some(because)) = (asked, would_block(finding, rules, c)) {
         return Some((None, because));
@@ -277,10 +218,7 @@ fn would_block(finding: &Finding, rules: &Rules, c: &Circumstances) -> Option<St
             let others = all.saturating_sub(finding.units.len() as u32);
             (others > 0).then(|| format!("would block {others} GPUs of others"))
         }
-        Reading::Absent(why) => Some(format!(
-            "how many GPUs this node has is not known: {}",
-            why.words()
-        )),
+        Reading::Absent(why) => Some(format!("how many GPUs this node has is not known: {}", why.words())),
     }
 }
 

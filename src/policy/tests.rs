@@ -15,11 +15,7 @@ const HOUR: i64 = 60 * MINUTE;
 const NOW: i64 = 100 * HOUR;
 
 fn now() -> Now {
-    Now {
-        boot_id: "boot".into(),
-        boot: BootMs(NOW),
-        wall: WallMs(1_795_961_844_000),
-    }
+    Now { boot_id: "boot".into(), boot: BootMs(NOW), wall: WallMs(1_795_961_844_000) }
 }
 
 fn rules() -> Rules {
@@ -35,18 +31,9 @@ fn rules() -> Rules {
             max_sample_gap: Auto::Auto,
         },
         stages: vec![
-            Stage {
-                after_ms: 0,
-                verdict: Verdict::Alert,
-            },
-            Stage {
-                after_ms: HOUR,
-                verdict: Verdict::Drain,
-            },
-            Stage {
-                after_ms: 4 * HOUR,
-                verdict: Verdict::Cancel,
-            },
+            Stage { after_ms: 0, verdict: Verdict::Alert },
+            Stage { after_ms: HOUR, verdict: Verdict::Drain },
+            Stage { after_ms: 4 * HOUR, verdict: Verdict::Cancel },
         ],
         spinning: Verdict::Drain,
         exemptions: Exemptions::default(),
@@ -55,10 +42,7 @@ fn rules() -> Rules {
 }
 
 fn every(seconds: i64) -> Reading<Cadence> {
-    Reading::Measured(Cadence {
-        median_ms: seconds * 1000,
-        p90_ms: seconds * 1000,
-    })
+    Reading::Measured(Cadence { median_ms: seconds * 1000, p90_ms: seconds * 1000 })
 }
 
 /// A card at `util` percent with one process.
@@ -73,10 +57,7 @@ fn at(util: u32) -> Observation {
         }),
         power: Reading::Measured(Milliwatts(if util > 0 { 600_000 } else { 118_000 })),
         power_limit: Reading::Measured(Milliwatts(700_000)),
-        processes: Reading::Measured(ProcessCount {
-            compute: 1,
-            graphics: 0,
-        }),
+        processes: Reading::Measured(ProcessCount { compute: 1, graphics: 0 }),
         ..Observation::absent(Absence::NotSupported)
     }
 }
@@ -97,10 +78,7 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
         at: BootMs(NOW - (length - 1 - t) * seconds * 1000),
         wall: WallMs(0),
         driver: Reading::Measured("1".into()),
-        job: JobSample {
-            frozen: Reading::Measured(false),
-            ..JobSample::absent(Absence::NotSupported)
-        },
+        job: JobSample { frozen: Reading::Measured(false), ..JobSample::absent(Absence::NotSupported) },
         units: units.iter().map(|u| u[t as usize].clone()).collect(),
     };
     let unit = |u: usize| UnitRef {
@@ -120,11 +98,7 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
 
 fn job(start_ms: i64, gpus: usize) -> JobRun {
     let none = || Reading::Absent(Absence::NotRecorded);
-    let start = JobStart {
-        boot: BootMs(start_ms),
-        wall: WallMs(0),
-        source: StartSource::Slurm,
-    };
+    let start = JobStart { boot: BootMs(start_ms), wall: WallMs(0), source: StartSource::Slurm };
     JobRun {
         id: JobRunId(1),
         registration: Registration {
@@ -142,9 +116,7 @@ fn job(start_ms: i64, gpus: usize) -> JobRun {
             node_list: none(),
             het_leader: None,
             limit_end: Reading::Absent(Absence::NotRecorded),
-            gpus: (0..gpus as u32)
-                .map(|g| GpuClaim::Index(GresIndex(g)))
-                .collect(),
+            gpus: (0..gpus as u32).map(|g| GpuClaim::Index(GresIndex(g))).collect(),
             by: RegisteredBy::Prolog,
         },
         registered: BootMs(start_ms),
@@ -171,16 +143,10 @@ fn guard_of(history: &JobHistory, cadence: Reading<Cadence>) -> Guard {
 #[test]
 fn a_full_window_of_zero_with_processes_is_hung_and_a_shorter_one_is_not_judged() {
     let found = finding(&history(&[vec![at(0); 61]]));
-    assert_eq!(
-        (found.signature, found.scope, found.cap),
-        (Signature::Hung, Scope::Whole, Verdict::Cancel)
-    );
+    assert_eq!((found.signature, found.scope, found.cap), (Signature::Hung, Scope::Whole, Verdict::Cancel));
     assert_eq!(found.established_for_ms, 0);
     assert_eq!(found.wasted().hours(), 0.5);
-    assert_eq!(
-        guard_of(&history(&[vec![at(0); 60]]), every(30)),
-        Guard::Window
-    );
+    assert_eq!(guard_of(&history(&[vec![at(0); 60]]), every(30)), Guard::Window);
 }
 
 #[test]
@@ -203,10 +169,7 @@ fn one_unreadable_sample_in_the_window_certifies_nothing() {
 fn a_unit_that_the_driver_no_longer_lists_is_not_idle() {
     // NVIDIA/dcgm-exporter#46 (FT-02): the lost card's job is not judged.
     let lost = vec![Observation::absent(Absence::NotListed); 121];
-    assert_eq!(
-        guard_of(&history(&[vec![at(0); 121], lost]), every(30)),
-        Guard::Peak
-    );
+    assert_eq!(guard_of(&history(&[vec![at(0); 121], lost]), every(30)), Guard::Peak);
 }
 
 #[test]
@@ -214,34 +177,19 @@ fn a_success_code_with_zero_memory_traffic_and_high_power_is_no_spin() {
     // Cache-resident kernels: 100 % with an idle memory controller at high power is work.
     let mut busy = at(100);
     busy.mem_util = percent(0);
-    let judged = judge(
-        &history(&[vec![busy.clone(); 61]]),
-        &rules(),
-        every(30),
-        &now(),
-    )
-    .judgement;
+    let judged = judge(&history(&[vec![busy.clone(); 61]]), &rules(), every(30), &now()).judgement;
     assert!(matches!(judged, Judgement::Alive { .. }));
     busy.power = Reading::Measured(Milliwatts(118_000));
-    assert_eq!(
-        finding(&history(&[vec![busy.clone(); 61]])).signature,
-        Signature::Unknown
-    );
+    assert_eq!(finding(&history(&[vec![busy.clone(); 61]])).signature, Signature::Unknown);
     busy.mem_util = Reading::Absent(Absence::NotSupported);
     let judged = judge(&history(&[vec![busy; 61]]), &rules(), every(30), &now()).judgement;
-    assert!(
-        matches!(judged, Judgement::Alive { .. }),
-        "no spin where memory utilization is unreadable"
-    );
+    assert!(matches!(judged, Judgement::Alive { .. }), "no spin where memory utilization is unreadable");
 }
 
 #[test]
 fn some_idle_among_busy_ones_is_a_part_and_only_an_alert() {
     let found = finding(&history(&[vec![at(95); 61], vec![at(0); 61]]));
-    assert_eq!(
-        (found.scope, found.cap, found.units.len()),
-        (Scope::Part, Verdict::Alert, 1)
-    );
+    assert_eq!((found.scope, found.cap, found.units.len()), (Scope::Part, Verdict::Alert, 1));
     assert_eq!(found.capped_by.as_ref().unwrap().0, Guard::WholeJob);
 }
 
@@ -252,32 +200,17 @@ fn numbers_that_this_cadence_can_never_meet_are_replaced_and_said() {
     thresholds.window_ms = 20 * MINUTE;
     thresholds.max_sample_gap = Auto::Set(3 * MINUTE);
     thresholds.min_samples = Auto::Set(8);
-    let slow = Cadence {
-        median_ms: 5 * MINUTE,
-        p90_ms: 5 * MINUTE,
-    };
+    let slow = Cadence { median_ms: 5 * MINUTE, p90_ms: 5 * MINUTE };
     let limits = window::limits(&thresholds, slow);
     assert_eq!(limits.adapted.len(), 2, "{:?}", limits.adapted);
     assert!(limits.gap_ms >= 5 * MINUTE && limits.min_samples <= 4);
-    let fast = Cadence {
-        median_ms: 30_000,
-        p90_ms: 31_000,
-    };
+    let fast = Cadence { median_ms: 30_000, p90_ms: 31_000 };
     let limits = window::limits(&thresholds, fast);
-    assert_eq!(
-        (limits.gap_ms, limits.min_samples, limits.adapted.len()),
-        (3 * MINUTE, 8, 0)
-    );
+    assert_eq!((limits.gap_ms, limits.min_samples, limits.adapted.len()), (3 * MINUTE, 8, 0));
     // A cadence slower than a third of the window stretches the window: at least four samples fit.
     thresholds.max_sample_gap = Auto::Auto;
     thresholds.min_samples = Auto::Auto;
-    let limits = window::limits(
-        &thresholds,
-        Cadence {
-            median_ms: 10 * MINUTE,
-            p90_ms: 10 * MINUTE,
-        },
-    );
+    let limits = window::limits(&thresholds, Cadence { median_ms: 10 * MINUTE, p90_ms: 10 * MINUTE });
     assert_eq!(limits.window_ms, 60 * MINUTE);
     assert!(limits.min_samples >= 4 && limits.gap_ms >= 15 * MINUTE);
 }
@@ -286,10 +219,7 @@ fn numbers_that_this_cadence_can_never_meet_are_replaced_and_said() {
 fn at_every_cadence_from_10_to_300_seconds_an_empty_job_is_found_within_two_windows() {
     for seconds in [10, 30, 45, 60, 120, 300] {
         let mut empty = at(0);
-        empty.processes = Reading::Measured(ProcessCount {
-            compute: 0,
-            graphics: 0,
-        });
+        empty.processes = Reading::Measured(ProcessCount { compute: 0, graphics: 0 });
         empty.memory = Reading::Measured(Memory {
             used: MemoryBytes(0),
             total: MemoryBytes(80 << 30),
@@ -301,16 +231,8 @@ fn at_every_cadence_from_10_to_300_seconds_an_empty_job_is_found_within_two_wind
         for (t, seen) in unit.iter_mut().enumerate() {
             seen.energy = Reading::Measured(Millijoules(70_000 * seconds as u64 * t as u64));
         }
-        let judged = judge(
-            &history_every(seconds, &[unit]),
-            &rules(),
-            every(seconds),
-            &now(),
-        )
-        .judgement;
-        let Judgement::Breaching(found) = judged else {
-            panic!("every {seconds} s: {judged:?}")
-        };
+        let judged = judge(&history_every(seconds, &[unit]), &rules(), every(seconds), &now()).judgement;
+        let Judgement::Breaching(found) = judged else { panic!("every {seconds} s: {judged:?}") };
         assert_eq!(found.signature, Signature::Idle);
     }
 }
@@ -323,18 +245,9 @@ fn stale_samples_are_not_certified() {
         tick.at = BootMs(tick.at.0 - 12 * MINUTE);
     }
     assert_eq!(guard_of(&old, every(30)), Guard::Gap);
-    let limits = window::limits(
-        &rules().thresholds,
-        Cadence {
-            median_ms: 30_000,
-            p90_ms: 30_000,
-        },
-    );
+    let limits = window::limits(&rules().thresholds, Cadence { median_ms: 30_000, p90_ms: 30_000 });
     let series = Series::new(&old, 1, &rules().thresholds, &limits);
-    assert_eq!(
-        window::certify(&series, 0, BootMs(NOW)),
-        Err(Lacking::Stale(12 * MINUTE))
-    );
+    assert_eq!(window::certify(&series, 0, BootMs(NOW)), Err(Lacking::Stale(12 * MINUTE)));
 }
 
 #[test]
@@ -368,13 +281,7 @@ fn an_exemption_that_cannot_be_decided_is_no_verdict() {
     strict.exemptions.qos = vec!["debug".into()];
     let quiet = history(&[vec![at(0); 61]]);
     let assessed = judge(&quiet, &strict, every(30), &now());
-    assert!(matches!(
-        assessed.judgement,
-        Judgement::Unjudged {
-            guard: Guard::Exemption,
-            ..
-        }
-    ));
+    assert!(matches!(assessed.judgement, Judgement::Unjudged { guard: Guard::Exemption, .. }));
     assert!(assessed.wants_details);
 }
 
@@ -410,39 +317,15 @@ fn every_stage_at_once_still_takes_three_runs() {
     let mut quiet = history(&[vec![at(0); 121]]);
     let found = finding(&quiet);
     let last = 1120;
-    assert!(matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last),
-        Step::Alert
-    ));
-    quiet
-        .actions
-        .push(record(1, Verdict::Alert, last, Outcome::Done));
-    assert!(matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last),
-        Step::Rest
-    ));
-    assert!(matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last + 1),
-        Step::Drain(_)
-    ));
-    quiet
-        .actions
-        .push(record(2, Verdict::Drain, last + 1, Outcome::Done));
-    assert!(!matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last + 1),
-        Step::Cancel(_)
-    ));
-    assert!(matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last + 2),
-        Step::Cancel(_)
-    ));
-    quiet
-        .actions
-        .push(record(3, Verdict::Cancel, last + 2, Outcome::Done));
-    assert!(matches!(
-        step(&quiet, &found, &all_at_once, Mode::Enforce, last + 3),
-        Step::Rest
-    ));
+    assert!(matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last), Step::Alert));
+    quiet.actions.push(record(1, Verdict::Alert, last, Outcome::Done));
+    assert!(matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last), Step::Rest));
+    assert!(matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last + 1), Step::Drain(_)));
+    quiet.actions.push(record(2, Verdict::Drain, last + 1, Outcome::Done));
+    assert!(!matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last + 1), Step::Cancel(_)));
+    assert!(matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last + 2), Step::Cancel(_)));
+    quiet.actions.push(record(3, Verdict::Cancel, last + 2, Outcome::Done));
+    assert!(matches!(step(&quiet, &found, &all_at_once, Mode::Enforce, last + 3), Step::Rest));
 }
 
 #[test]
@@ -450,13 +333,8 @@ fn an_alert_of_an_earlier_stretch_is_no_rung() {
     // microsoft/pai#912 (FP-05): breaches of separate stretches never add up.
     let mut quiet = history(&[vec![at(0); 400]]);
     let found = finding(&quiet);
-    quiet
-        .actions
-        .push(record(1, Verdict::Alert, 900, Outcome::Done));
-    assert!(matches!(
-        step(&quiet, &found, &rules(), Mode::Enforce, 1400),
-        Step::Alert
-    ));
+    quiet.actions.push(record(1, Verdict::Alert, 900, Outcome::Done));
+    assert!(matches!(step(&quiet, &found, &rules(), Mode::Enforce, 1400), Step::Alert));
 }
 
 proptest! {

@@ -40,10 +40,7 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
             human_ms(window_ms)
         ));
     }
-    let auto_gap_ms = (3 * slow_ms)
-        .max(90_000)
-        .min(window_ms / 3)
-        .max(slow_ms + slow_ms / 2);
+    let auto_gap_ms = (3 * slow_ms).max(90_000).min(window_ms / 3).max(slow_ms + slow_ms / 2);
     let gap_ms = match thresholds.max_sample_gap {
         Auto::Set(set) if set < slow_ms => {
             adapted.push(format!(
@@ -70,13 +67,7 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
         Auto::Set(set) => set,
         Auto::Auto => auto_samples,
     };
-    Limits {
-        window_ms,
-        gap_ms,
-        min_samples,
-        cadence,
-        adapted,
-    }
+    Limits { window_ms, gap_ms, min_samples, cadence, adapted }
 }
 
 /// Why a stretch does not reach further back.
@@ -139,60 +130,32 @@ impl<'a> Series<'a> {
         let floors: Vec<Floors> = (0..units).map(|u| level::floors(ticks, u)).collect();
         let means: Vec<Vec<_>> = (0..ticks.len())
             .map(|t| match t.checked_sub(1) {
-                Some(before) => (0..units)
-                    .map(|u| level::mean_power(&ticks[before], &ticks[t], u))
-                    .collect(),
+                Some(before) => (0..units).map(|u| level::mean_power(&ticks[before], &ticks[t], u)).collect(),
                 None => vec![Reading::Absent(Absence::NotRecorded); units],
             })
             .collect();
         let levels = (0..ticks.len())
             .map(|t| {
-                (0..units)
-                    .map(|u| level::level(&ticks[t], u, means[t][u], &floors[u], thresholds))
-                    .collect()
+                (0..units).map(|u| level::level(&ticks[t], u, means[t][u], &floors[u], thresholds)).collect()
             })
             .collect();
-        let warm_from = BootMs(
-            history
-                .job
-                .registration
-                .start
-                .boot
-                .0
-                .saturating_add(thresholds.warmup_ms),
-        );
+        let warm_from = BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms));
         let open_finding = history.open_finding.as_ref();
-        let mut series = Series {
-            ticks,
-            floors,
-            levels,
-            means,
-            paused_ms: Vec::new(),
-            warm_from,
-            limits,
-            open_finding,
-        };
-        series.paused_ms = (0..ticks.len())
-            .map(|t| series.proven_idle_hole(t))
-            .collect();
+        let mut series =
+            Series { ticks, floors, levels, means, paused_ms: Vec::new(), warm_from, limits, open_finding };
+        series.paused_ms = (0..ticks.len()).map(|t| series.proven_idle_hole(t)).collect();
         series
     }
 
     /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole.
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
-        let rested = |u: usize| match (
-            self.means[t][u],
-            level::floor_at(&self.ticks[t].units[u], &self.floors[u]),
-        ) {
-            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
-            _ => false,
-        };
-        if step > self.limits.gap_ms && (0..self.floors.len()).all(rested) {
-            step
-        } else {
-            0
-        }
+        let rested =
+            |u: usize| match (self.means[t][u], level::floor_at(&self.ticks[t].units[u], &self.floors[u])) {
+                (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
+                _ => false,
+            };
+        if step > self.limits.gap_ms && (0..self.floors.len()).all(rested) { step } else { 0 }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
@@ -215,12 +178,9 @@ impl<'a> Series<'a> {
             } else if let Level::Unreadable(why) = level {
                 Some(Ended::Unreadable(why))
             } else if !below(level) {
-                let peak_pct = level::peak(tick.units[unit].sm_util, &tick.units[unit].sm_peak)
-                    .map(|p| p.get());
-                Some(Ended::Work {
-                    at: tick.at,
-                    peak_pct,
-                })
+                let peak_pct =
+                    level::peak(tick.units[unit].sm_util, &tick.units[unit].sm_peak).map(|p| p.get());
+                Some(Ended::Work { at: tick.at, peak_pct })
             } else {
                 None
             };
@@ -228,16 +188,13 @@ impl<'a> Series<'a> {
                 return Stretch { from, ended };
             }
             from = t;
-            if t > 0 {
-                if let Some(ended) = self.interval_before(t, unit) {
-                    return Stretch { from, ended };
-                }
+            if t > 0
+                && let Some(ended) = self.interval_before(t, unit)
+            {
+                return Stretch { from, ended };
             }
         }
-        Stretch {
-            from,
-            ended: Ended::Warmup,
-        }
+        Stretch { from, ended: Ended::Warmup }
     }
 
     /// Whether the time between tick `t - 1` and `t` is itself evidence.
@@ -247,11 +204,9 @@ impl<'a> Series<'a> {
             return (self.paused_ms[t] == 0).then_some(Ended::Hole(step));
         }
         let seen = &self.ticks[t].units[unit];
-        let ring_agrees = matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
-        let energy_agrees = match (
-            self.means[t][unit],
-            level::floor_at(seen, &self.floors[unit]),
-        ) {
+        let ring_agrees =
+            matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
+        let energy_agrees = match (self.means[t][unit], level::floor_at(seen, &self.floors[unit])) {
             (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
             _ => false,
         };
@@ -264,8 +219,7 @@ impl<'a> Series<'a> {
         let Some(newest) = self.ticks.last() else {
             return 0;
         };
-        self.ticks
-            .partition_point(|tick| newest.at.since_ms(tick.at) > self.limits.window_ms)
+        self.ticks.partition_point(|tick| newest.at.since_ms(tick.at) > self.limits.window_ms)
     }
 
     /// The open finding that a stretch from `from` continues beyond the oldest sample, with the tick it was last
@@ -273,10 +227,7 @@ impl<'a> Series<'a> {
     fn carried(&self, from: usize) -> Option<(&'a OpenFinding, usize)> {
         let row = self.open_finding?;
         let oldest = self.ticks.first()?;
-        let last = self
-            .ticks
-            .iter()
-            .position(|tick| tick.run == row.last_run)?;
+        let last = self.ticks.iter().position(|tick| tick.run == row.last_run)?;
         (from == 0 && row.since < oldest.at).then_some((row, last))
     }
 
@@ -355,10 +306,5 @@ pub fn certify(series: &Series, from: usize, now: BootMs) -> Result<Evidence, La
     if samples < series.limits.min_samples {
         return Err(Lacking::Few(samples));
     }
-    Ok(Evidence {
-        since: from,
-        certified_ms,
-        samples,
-        carried: carried.map(|(row, _)| row.clone()),
-    })
+    Ok(Evidence { since: from, certified_ms, samples, carried: carried.map(|(row, _)| row.clone()) })
 }

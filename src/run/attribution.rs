@@ -40,16 +40,13 @@ pub fn count(known: &[KnownUnit], expected: Auto<u32>) -> Reading<u32> {
     match expected {
         Auto::Set(n) => Reading::Measured(n),
         Auto::Auto if known.is_empty() => Reading::Absent(Absence::NotRecorded),
-        Auto::Auto => {
-            Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32)
-        }
+        Auto::Auto => Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32),
     }
 }
 
 /// A GPU that is cut into instances is allocated by its instances.
 fn is_allocatable(unit: &KnownUnit, all: &[KnownUnit]) -> bool {
-    !all.iter()
-        .any(|k| matches!(&k.kind, UnitKind::Mig { parent, .. } if *parent == unit.uuid))
+    !all.iter().any(|k| matches!(&k.kind, UnitKind::Mig { parent, .. } if *parent == unit.uuid))
 }
 
 /// The units of one job run.
@@ -63,11 +60,7 @@ fn of(job: &JobRun, known: &[KnownUnit], minor_of: Option<MinorOf>) -> Reading<V
         let Some(found) = found else {
             return Reading::Absent(Absence::NotListed);
         };
-        units.push(UnitRef {
-            uuid: found.uuid.clone(),
-            index: found.index,
-            name: found.name.clone(),
-        });
+        units.push(UnitRef { uuid: found.uuid.clone(), index: found.index, name: found.name.clone() });
     }
     Reading::Measured(units)
 }
@@ -80,11 +73,7 @@ fn by_index<'a>(
     known: &'a [KnownUnit],
     minor_of: Option<MinorOf>,
 ) -> Option<&'a KnownUnit> {
-    let gpus = || {
-        known
-            .iter()
-            .filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known))
-    };
+    let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
     match minor_of {
         Some(minor_of) => {
             let minor = minor_of(index)?;
@@ -93,8 +82,7 @@ fn by_index<'a>(
         None => {
             let orders_agree = gpus().all(|k| k.minor == Reading::Measured(DeviceMinor(k.index.0)));
             let no_instances = known.iter().all(|k| k.kind == UnitKind::Gpu);
-            let contiguous =
-                gpus().count() as u32 == gpus().map(|k| k.index.0 + 1).max().unwrap_or(0);
+            let contiguous = gpus().count() as u32 == gpus().map(|k| k.index.0 + 1).max().unwrap_or(0);
             (orders_agree && no_instances && contiguous)
                 .then(|| gpus().find(|k| k.index.0 == index.0))
                 .flatten()
@@ -108,16 +96,15 @@ pub fn attribute(
     known: &[KnownUnit],
     minor_of: Option<MinorOf>,
 ) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
-    let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> = jobs
-        .iter()
-        .map(|job| (job.id, of(job, known, minor_of)))
-        .collect();
+    let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> =
+        jobs.iter().map(|job| (job.id, of(job, known, minor_of))).collect();
     let mut holders: HashMap<UnitUuid, u32> = HashMap::new();
     for unit in held.values().filter_map(Reading::measured).flatten() {
         *holders.entry(unit.uuid.clone()).or_default() += 1;
     }
     for units in held.values_mut() {
-        let shared = matches!(units, Reading::Measured(u) if u.iter().any(|u| holders.get(&u.uuid) != Some(&1)));
+        let shared =
+            matches!(units, Reading::Measured(u) if u.iter().any(|u| holders.get(&u.uuid) != Some(&1)));
         if shared {
             *units = Reading::Absent(Absence::Shared);
         }
@@ -150,11 +137,7 @@ mod tests {
                 job: JobId::new(id as u64).unwrap(),
                 restart: 0,
                 sluid: absent(),
-                start: JobStart {
-                    boot: BootMs(0),
-                    wall: WallMs(0),
-                    source: StartSource::Slurm,
-                },
+                start: JobStart { boot: BootMs(0), wall: WallMs(0), source: StartSource::Slurm },
                 user: absent(),
                 uid: Reading::Absent(Absence::NotRecorded),
                 account: absent(),
@@ -164,10 +147,7 @@ mod tests {
                 node_list: absent(),
                 het_leader: None,
                 limit_end: Reading::Absent(Absence::NotRecorded),
-                gpus: gpus
-                    .iter()
-                    .map(|g| GpuClaim::Index(GresIndex(*g)))
-                    .collect(),
+                gpus: gpus.iter().map(|g| GpuClaim::Index(GresIndex(*g))).collect(),
                 by: RegisteredBy::Prolog,
             },
             registered: BootMs(0),
@@ -178,32 +158,19 @@ mod tests {
     }
 
     fn uuids(held: &Reading<Vec<UnitRef>>) -> Vec<String> {
-        held.measured()
-            .unwrap()
-            .iter()
-            .map(|u| u.uuid.to_string())
-            .collect()
+        held.measured().unwrap().iter().map(|u| u.uuid.to_string()).collect()
     }
 
     #[test]
     fn slurms_index_is_the_device_minor_not_nvmls_order() {
         // PrincetonUniversity/jobstats#34, NVIDIA/nvidia-docker#1432 (ID-01): /dev/nvidia0 is NVML index 6.
-        let known: Vec<KnownUnit> = [6, 4, 5, 7, 2, 0, 1, 3]
-            .iter()
-            .enumerate()
-            .map(|(i, m)| unit(*m, i as u32))
-            .collect();
+        let known: Vec<KnownUnit> =
+            [6, 4, 5, 7, 2, 0, 1, 3].iter().enumerate().map(|(i, m)| unit(*m, i as u32)).collect();
         let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
         let jobs = [job(1, &[0])];
-        assert_eq!(
-            uuids(&attribute(&jobs, &known, Some(&by_file))[&JobRunId(1)]),
-            ["GPU-0"]
-        );
+        assert_eq!(uuids(&attribute(&jobs, &known, Some(&by_file))[&JobRunId(1)]), ["GPU-0"]);
         // Without gres.conf nobody can say which order slurmd took.
-        assert_eq!(
-            attribute(&jobs, &known, None)[&JobRunId(1)],
-            Reading::Absent(Absence::NotListed)
-        );
+        assert_eq!(attribute(&jobs, &known, None)[&JobRunId(1)], Reading::Absent(Absence::NotListed));
     }
 
     #[test]
@@ -219,33 +186,20 @@ mod tests {
     fn a_card_that_fell_off_keeps_its_name_and_renumbers_nobody() {
         // kubernetes-sigs/dra-driver-nvidia-gpu#563 (ID-03): old index 2 is gone, the job's card now is index 4.
         let before: Vec<KnownUnit> = (0..8).map(|i| unit(i, i)).collect();
-        let now: Vec<KnownUnit> = (0..8)
-            .filter(|m| *m != 2)
-            .enumerate()
-            .map(|(i, m)| unit(m, i as u32))
-            .collect();
+        let now: Vec<KnownUnit> =
+            (0..8).filter(|m| *m != 2).enumerate().map(|(i, m)| unit(m, i as u32)).collect();
         let mut all = now;
-        all.extend(
-            before
-                .into_iter()
-                .filter(|k| k.minor == Reading::Measured(DeviceMinor(2))),
-        );
+        all.extend(before.into_iter().filter(|k| k.minor == Reading::Measured(DeviceMinor(2))));
         let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
         let held = attribute(&[job(5, &[5])], &all, Some(&by_file));
         assert_eq!(uuids(&held[&JobRunId(5)]), ["GPU-5"]);
-        assert_eq!(
-            attribute(&[job(5, &[5])], &all, None)[&JobRunId(5)],
-            Reading::Absent(Absence::NotListed)
-        );
+        assert_eq!(attribute(&[job(5, &[5])], &all, None)[&JobRunId(5)], Reading::Absent(Absence::NotListed));
     }
 
     #[test]
     fn a_card_with_two_holders_has_none() {
         let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
         let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, None);
-        assert!(
-            held.values()
-                .all(|h| *h == Reading::Absent(Absence::Shared))
-        );
+        assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
     }
 }

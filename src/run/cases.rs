@@ -24,43 +24,24 @@ pub struct Case {
 }
 
 /// Replays and judges every registered job that holds GPUs here.
-pub fn open(
-    setting: &Setting,
-    snapshot: &Snapshot,
-    ledger: &mut Ledger,
-) -> Result<Vec<Case>, Trouble> {
+pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
     // Read again: an Epilog may have cleared a run since the snapshot, the append may have folded activity.
     let jobs = ledger.open_runs(&setting.now.boot_id)?;
-    let asked = jobs
-        .into_iter()
-        .filter(|j| !j.registration.gpus.is_empty())
-        .map(|run| {
-            let units = snapshot.held.get(&run.id).cloned();
-            JobAsked {
-                units: units.unwrap_or(Reading::Absent(Absence::NotRecorded)),
-                run,
-            }
-        });
+    let asked = jobs.into_iter().filter(|j| !j.registration.gpus.is_empty()).map(|run| {
+        let units = snapshot.held.get(&run.id).cloned();
+        JobAsked { units: units.unwrap_or(Reading::Absent(Absence::NotRecorded)), run }
+    });
     let rules = &setting.config.rules;
     let mut enough = |seen: &Observation| policy::is_work(seen, &rules.thresholds);
-    let histories = ledger.replay(
-        &setting.now.boot_id,
-        asked.collect(),
-        snapshot.node_units,
-        &mut enough,
-        false,
-    )?;
+    let histories =
+        ledger.replay(&setting.now.boot_id, asked.collect(), snapshot.node_units, &mut enough, false)?;
     let cadence = ledger.cadence(setting.now)?;
     let mut open: Vec<_> = ledger.open_findings()?;
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
         history.open_finding = at.map(|at| open.swap_remove(at).into());
         let assessment = judge(&history, rules, cadence, setting.now);
-        Case {
-            history,
-            assessment,
-            cadence,
-        }
+        Case { history, assessment, cadence }
     });
     Ok(judged.collect())
 }
@@ -96,11 +77,9 @@ impl Case {
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
             Step::Rest => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
-            Step::Withheld {
-                asked,
-                guard,
-                because,
-            } => self.withhold(setting, run, asked, guard, &because, ledger)?,
+            Step::Withheld { asked, guard, because } => {
+                self.withhold(setting, run, asked, guard, &because, ledger)?
+            }
             step => {
                 lock.phase("act");
                 self.perform(setting, run, row, step, eyes, ledger)?;
@@ -112,22 +91,13 @@ impl Case {
 
     /// What only Slurm can say, once a finding makes it matter, or while its last word was that the job does not run.
     fn ask(&mut self, setting: &Setting, ledger: &mut Ledger) -> Result<(), Trouble> {
-        let not_running = self
-            .job()
-            .details
-            .as_ref()
-            .is_some_and(|d| d.state != JobState::Running);
+        let not_running = self.job().details.as_ref().is_some_and(|d| d.state != JobState::Running);
         if !self.assessment.wants_details && !not_running {
             return Ok(());
         }
         if let Some(details) = questions::details(setting, self.job(), ledger)? {
             self.history.job.details = Some(details);
-            self.assessment = judge(
-                &self.history,
-                &setting.config.rules,
-                self.cadence,
-                setting.now,
-            );
+            self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         }
         Ok(())
     }
@@ -140,12 +110,7 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<i64, Trouble> {
         // Another start is another breach: new clocks.
-        if self
-            .history
-            .open_finding
-            .as_ref()
-            .is_some_and(|open| open.since != finding.since)
-        {
+        if self.history.open_finding.as_ref().is_some_and(|open| open.since != finding.since) {
             ledger.close_finding(self.job().id, Closing::Lost, run, setting.now)?;
         }
         let units: Vec<_> = finding.units.iter().map(|u| u.uuid.as_str()).collect();
@@ -161,12 +126,7 @@ impl Case {
         Ok(ledger.record_finding(&seen, run, setting.now)?)
     }
 
-    fn close_finding(
-        &self,
-        setting: &Setting,
-        run: RunId,
-        ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
+    fn close_finding(&self, setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<(), Trouble> {
         if self.history.open_finding.is_none() {
             return Ok(());
         }
@@ -177,21 +137,13 @@ impl Case {
             .is_some_and(|d| matches!(d.state, JobState::Completing | JobState::Ended));
         let how = match &self.assessment.judgement {
             Judgement::Alive { .. } => Closing::Alive,
-            Judgement::Spared {
-                guard: Guard::Exemption,
-                ..
-            } => Closing::Exempt,
+            Judgement::Spared { guard: Guard::Exemption, .. } => Closing::Exempt,
             _ if over => Closing::Ended,
             _ => Closing::Lost,
         };
         ledger.close_finding(self.job().id, how, run, setting.now)?;
         let job = self.job().shown_id();
-        tracing::info!(
-            job,
-            judgement = self.assessment.judgement.word(),
-            "job {job}: {}",
-            self.words()
-        );
+        tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
         Ok(())
     }
 
@@ -221,12 +173,7 @@ impl Case {
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
         let (job, gpus) = (self.job().shown_id(), gpus_words(f));
-        let user = self
-            .job()
-            .registration
-            .user
-            .measured()
-            .map_or("", |u| u.as_str());
+        let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
             job,
             user = %user.escape_debug(),
@@ -239,13 +186,7 @@ impl Case {
         Ok(ledger.end_action(action, Outcome::Done, "journal", false)?)
     }
 
-    fn action<'a>(
-        &'a self,
-        verdict: Verdict,
-        run: RunId,
-        row: i64,
-        f: &'a Finding,
-    ) -> NewAction<'a> {
+    fn action<'a>(&'a self, verdict: Verdict, run: RunId, row: i64, f: &'a Finding) -> NewAction<'a> {
         NewAction {
             deed: ledger::Deed::Of(verdict),
             finding: Some(row),
@@ -272,12 +213,7 @@ impl Case {
         if !known.iter().any(|w| w.deed == deed && w.because == because) {
             let job = self.job().shown_id();
             let guard = guard.map_or("", Guard::word);
-            tracing::warn!(
-                job,
-                verdict = asked.word(),
-                guard,
-                "job {job}: {asked} withheld: {because}"
-            );
+            tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
         }
         Ok(())
     }
@@ -299,27 +235,13 @@ impl Case {
             gpus: &mut gpus,
             admin_comment: setting.config.act.admin_comment,
         };
-        let mut desk = Desk {
-            ledger,
-            slurm: setting.slurm,
-            now: setting.now,
-            run,
-            finding,
-        };
+        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding };
         let (asked, deed) = match step {
-            Step::Drain(warrant) => (
-                Verdict::Drain,
-                act::drain(warrant, &job, &mut look, &mut desk)?,
-            ),
-            Step::Cancel(warrant) => (
-                Verdict::Cancel,
-                act::cancel(warrant, &job, &mut look, &mut desk)?,
-            ),
+            Step::Drain(warrant) => (Verdict::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
+            Step::Cancel(warrant) => (Verdict::Cancel, act::cancel(warrant, &job, &mut look, &mut desk)?),
             Step::Reconcile(action) => {
                 let found = act::reconcile(&action, &job, &mut desk)?;
-                let words = found.map_or("not known yet".to_owned(), |o| {
-                    format!("{o:?}").to_lowercase()
-                });
+                let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
                 tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.verdict);
                 return Ok(());
             }
@@ -341,24 +263,14 @@ impl Case {
     ) -> Result<(), Trouble> {
         let job = self.job().shown_id();
         let how = format!("{outcome:?}").to_lowercase();
-        tracing::warn!(
-            job,
-            verdict = asked.word(),
-            outcome = how,
-            "job {job}: {asked} {how}: {words}"
-        );
+        tracing::warn!(job, verdict = asked.word(), outcome = how, "job {job}: {asked} {how}: {words}");
         match outcome {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
             Outcome::Done if asked == Verdict::Cancel => {
                 let details = questions::over(self.job(), JobState::Completing);
                 ledger.set_details(self.job().id, &details)?;
                 self.history.job.details = Some(details);
-                self.assessment = judge(
-                    &self.history,
-                    &setting.config.rules,
-                    self.cadence,
-                    setting.now,
-                );
+                self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
             }
             _ => {}
         }
@@ -415,14 +327,10 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     let age_ms = ledger.age_ms(setting.now);
     if age_ms.is_some_and(|age| age < hold_ms) {
         let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
-        return Ok(Some(format!(
-            "the ledger is new: nothing is done for another {left}"
-        )));
+        return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
     }
     if setting.fresh_slurmd {
-        return Ok(Some(
-            "slurmd has just started: this run only samples".to_owned(),
-        ));
+        return Ok(Some("slurmd has just started: this run only samples".to_owned()));
     }
     if !setting.may_act() {
         return Ok(Some("too little of this run's time is left".to_owned()));
@@ -432,15 +340,11 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     }
     let most = config.limits.max_actions_per_hour;
     if ledger.actions_in_last_hour(setting.now)? >= most {
-        return Ok(Some(format!(
-            "`limits.max_actions_per_hour` is {most}, and they are done"
-        )));
+        return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
     }
     for verdict in [Verdict::Drain, Verdict::Cancel] {
         if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
-            return Ok(Some(format!(
-                "Slurm refused the {verdict}; it is tried again later"
-            )));
+            return Ok(Some(format!("Slurm refused the {verdict}; it is tried again later")));
         }
     }
     Ok(None)
@@ -449,25 +353,14 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
 /// Where `enforce_in` narrows the permit.
 fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<String> {
     let details = job.details.as_ref();
-    let outside =
-        |list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>| {
-            let value = told.and_then(|t| t.measured()).or(registered.measured());
-            !list.is_empty() && !value.is_some_and(|v| list.contains(v))
-        };
+    let outside = |list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>| {
+        let value = told.and_then(|t| t.measured()).or(registered.measured());
+        !list.is_empty() && !value.is_some_and(|v| list.contains(v))
+    };
     let r = &job.registration;
     let checks = [
-        (
-            "partitions",
-            &narrow.partitions,
-            details.map(|d| &d.partition),
-            &r.partition,
-        ),
-        (
-            "accounts",
-            &narrow.accounts,
-            details.map(|d| &d.account),
-            &r.account,
-        ),
+        ("partitions", &narrow.partitions, details.map(|d| &d.partition), &r.partition),
+        ("accounts", &narrow.accounts, details.map(|d| &d.account), &r.account),
         ("qos", &narrow.qos, details.map(|d| &d.qos), &r.qos),
     ];
     for (key, list, told, registered) in checks {
@@ -476,12 +369,8 @@ fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<S
         }
     }
     let place = f64::from(questions::spread(setting.place.node.as_str())) / f64::from(u32::MAX);
-    (place > narrow.node_share).then(|| {
-        format!(
-            "`enforce_in.node_share` {} leaves this node out",
-            narrow.node_share
-        )
-    })
+    (place > narrow.node_share)
+        .then(|| format!("`enforce_in.node_share` {} leaves this node out", narrow.node_share))
 }
 
 /// One line for people: every job with its judgement, also those that are no candidates.
@@ -494,11 +383,7 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
     for case in cases {
         line += &format!("; {} {}", case.job().shown_id(), case.words());
     }
-    let adapted = cases
-        .iter()
-        .filter_map(|c| c.assessment.limits.as_ref())
-        .flat_map(|l| &l.adapted)
-        .next();
+    let adapted = cases.iter().filter_map(|c| c.assessment.limits.as_ref()).flat_map(|l| &l.adapted).next();
     if let Some(adapted) = adapted {
         line += &format!("; {adapted}");
     }

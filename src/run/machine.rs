@@ -19,19 +19,13 @@ pub struct Machine {
 impl Machine {
     /// Nothing is looked at yet.
     pub fn new(plan: Plan, node: NodeName) -> Machine {
-        Machine {
-            plan,
-            pending: None,
-            node,
-            folders: None,
-        }
+        Machine { plan, pending: None, node, folders: None }
     }
 
     /// The job cgroups, listed once a run.
     fn folders(&mut self) -> &Reading<Vec<JobFolder>> {
         let node = &self.node;
-        self.folders
-            .get_or_insert_with(|| Roots::default().jobs(node.as_str()))
+        self.folders.get_or_insert_with(|| Roots::default().jobs(node.as_str()))
     }
 }
 
@@ -42,9 +36,7 @@ impl Eyes for Machine {
 
     fn gpus(&mut self) -> Reading<GpuReport> {
         let pending = self.pending.take();
-        pending
-            .unwrap_or_else(|| worker::start(&self.plan))
-            .finish()
+        pending.unwrap_or_else(|| worker::start(&self.plan)).finish()
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {
@@ -53,18 +45,11 @@ impl Eyes for Machine {
             // A SLUID names a job only through its registration; Slurm is not asked for it.
             JobTag::Sluid(_) | JobTag::Slurm | JobTag::NotSlurm => None,
         };
-        self.folders()
-            .as_ref()
-            .map(|folders| folders.iter().filter_map(job).collect())
+        self.folders().as_ref().map(|folders| folders.iter().filter_map(job).collect())
     }
 
     fn resident(&mut self, pid: u32) -> Resident {
-        let ours = |place: &cgroup::Place| {
-            place
-                .node
-                .as_deref()
-                .is_none_or(|n| n == self.node.as_str())
-        };
+        let ours = |place: &cgroup::Place| place.node.as_deref().is_none_or(|n| n == self.node.as_str());
         let job = host::process_cgroup(pid).map(|text| {
             let place = cgroup::place(&text);
             match place.tag {
@@ -72,10 +57,7 @@ impl Eyes for Machine {
                 _ => None,
             }
         });
-        Resident {
-            start_ticks: host::process(pid).map(|p| p.start_ticks),
-            job,
-        }
+        Resident { start_ticks: host::process(pid).map(|p| p.start_ticks), job }
     }
 
     fn job(&mut self, job: &JobRun, pids: &[u32]) -> JobSample {
@@ -87,9 +69,7 @@ impl Eyes for Machine {
         };
         let mut sample = sums(&pids, whole);
         let stopped = sample.frozen;
-        let frozen = folder.map_or(Reading::Absent(Absence::NoData), |f| {
-            cgroup::frozen(&f.path)
-        });
+        let frozen = folder.map_or(Reading::Absent(Absence::NoData), |f| cgroup::frozen(&f.path));
         sample.frozen = match (frozen, stopped) {
             (Reading::Measured(true), _) | (_, Reading::Measured(true)) => Reading::Measured(true),
             (Reading::Measured(false), _) => Reading::Measured(false),
@@ -104,10 +84,7 @@ impl Machine {
         let r = &job.registration;
         let is_its = |folder: &&JobFolder| match &folder.tag {
             JobTag::Job(id) => *id == r.job,
-            JobTag::Sluid(sluid) => r
-                .sluid
-                .measured()
-                .is_some_and(|s| s.eq_ignore_ascii_case(sluid)),
+            JobTag::Sluid(sluid) => r.sluid.measured().is_some_and(|s| s.eq_ignore_ascii_case(sluid)),
             JobTag::Slurm | JobTag::NotSlurm => false,
         };
         self.folders().measured()?.iter().find(is_its).cloned()
@@ -134,9 +111,7 @@ fn sums(pids: &[u32], whole: bool) -> JobSample {
         stopped += u32::from(own && matches!(facts.state, 'T' | 't'));
         sum.cpu_ms = sum.cpu_ms.map(|ms| ms + facts.cpu_ms);
         let io = host::process_io(*pid);
-        sum.written_bytes = sum
-            .written_bytes
-            .and_then(|n| io.map(|io| n + io.write_bytes));
+        sum.written_bytes = sum.written_bytes.and_then(|n| io.map(|io| n + io.write_bytes));
         sum.read_bytes = sum.read_bytes.and_then(|n| io.map(|io| n + io.read_bytes));
     }
     if seen > 0 {

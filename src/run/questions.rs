@@ -18,20 +18,14 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
     let mut asked = 0;
     for job in shown {
         let subject = format!("discover {job}");
-        if asked == DISCOVERIES_A_RUN
-            || !setting.may_ask()
-            || !ledger.ask_allowed(&subject, setting.now)?
-        {
+        if asked == DISCOVERIES_A_RUN || !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
             continue;
         }
         asked += 1;
         match found(setting, *job) {
             Ok(registration) => {
                 match ledger.register(setting.now, &registration) {
-                    Ok(_) => tracing::info!(
-                        job = job.get(),
-                        "job {job} found: no Prolog had registered it"
-                    ),
+                    Ok(_) => tracing::info!(job = job.get(), "job {job} found: no Prolog had registered it"),
                     // Its Epilog came between our look and this moment.
                     Err(e) if e.kind == LedgerErrorKind::Refused => {}
                     Err(e) => return Err(e.into()),
@@ -39,10 +33,7 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
                 ledger.answered(&subject, "registered", setting.now)?;
             }
             Err(why) => {
-                tracing::warn!(
-                    job = job.get(),
-                    "job {job} is not registered: {why}; it is not judged"
-                );
+                tracing::warn!(job = job.get(), "job {job} is not registered: {why}; it is not judged");
                 ledger.unanswered(&subject, setting.now)?;
             }
         }
@@ -52,41 +43,22 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
 
 /// The registration of a job as Slurm tells it: running here, with its GPUs.
 fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
-    let listed = setting
-        .slurm
-        .job(job)
-        .map_err(|silence| silence.to_string())?;
-    let Some(Listed {
-        uid,
-        details: Some(details),
-        ..
-    }) = listed
-    else {
+    let listed = setting.slurm.job(job).map_err(|silence| silence.to_string())?;
+    let Some(Listed { uid, details: Some(details), .. }) = listed else {
         return Err("Slurm does not say that it runs".to_owned());
     };
     if details.state != JobState::Running {
         return Err(format!("Slurm says it is {}", details.state.word()));
     }
-    let gpus = setting
-        .slurm
-        .gpus_of(job, &details.display_id)
-        .map_err(|silence| silence.to_string())?;
+    let gpus = setting.slurm.gpus_of(job, &details.display_id).map_err(|silence| silence.to_string())?;
     let wall = WallMs(details.start_unix_s.saturating_mul(1000));
     let ago_ms = (setting.now.wall.0 - wall.0).max(0);
-    let start = JobStart {
-        boot: BootMs(setting.now.boot.0 - ago_ms),
-        wall,
-        source: StartSource::Slurm,
-    };
+    let start = JobStart { boot: BootMs(setting.now.boot.0 - ago_ms), wall, source: StartSource::Slurm };
     let not_told = Reading::Absent(Absence::NotRecorded);
     Ok(Registration {
         cluster: Reading::Absent(Absence::NotRecorded),
         job,
-        restart: details
-            .restart
-            .measured()
-            .copied()
-            .ok_or("its restart count is not known")?,
+        restart: details.restart.measured().copied().ok_or("its restart count is not known")?,
         sluid: Reading::Absent(Absence::NotRecorded),
         start,
         user: details.user,
@@ -96,10 +68,7 @@ fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
         qos: details.qos,
         nodes: details.nodes,
         node_list: details.node_list,
-        het_leader: details
-            .display_id
-            .split_once('+')
-            .and_then(|(leader, _)| JobId::parse(leader)),
+        het_leader: details.display_id.split_once('+').and_then(|(leader, _)| JobId::parse(leader)),
         limit_end: not_told,
         gpus: gpus.into_iter().map(GpuClaim::Index).collect(),
         by: RegisteredBy::Discovery,
@@ -110,9 +79,7 @@ fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
 pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Trouble> {
     const SUBJECT: &str = "list";
     let offset_ms = i64::from(spread(setting.place.node.as_str())) % LIST_EVERY_MS;
-    let slot = (setting.now.boot.0 + offset_ms)
-        .div_euclid(LIST_EVERY_MS)
-        .to_string();
+    let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
     let due = match ledger.question(SUBJECT, setting.now)? {
         Question::Ask => true,
         Question::Answered { answer, .. } => answer != slot,
@@ -124,11 +91,7 @@ pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Troubl
     match setting.slurm.jobs_here() {
         Ok(jobs) => {
             ledger.answered(SUBJECT, &slot, setting.now)?;
-            Ok(jobs
-                .iter()
-                .filter(|j| j.state == JobState::Running)
-                .map(|j| j.job)
-                .collect())
+            Ok(jobs.iter().filter(|j| j.state == JobState::Running).map(|j| j.job).collect())
         }
         Err(silence) => {
             tracing::warn!(
@@ -142,17 +105,11 @@ pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Troubl
 
 /// A number that differs by name: FNV-1a.
 pub fn spread(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, b| {
-        (hash ^ u32::from(b)).wrapping_mul(0x0100_0193)
-    })
+    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
 
 /// Asks once for what a finding makes matter (name, QOS, shown id, nodes, state), and keeps it.
-pub fn details(
-    setting: &Setting,
-    job: &JobRun,
-    ledger: &mut Ledger,
-) -> Result<Option<JobDetails>, Trouble> {
+pub fn details(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<Option<JobDetails>, Trouble> {
     let subject = format!("details {}", job.id.0);
     if !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(None);
@@ -163,9 +120,7 @@ pub fn details(
             ledger.set_details(job.id, &details)?;
             // A job that does not run is asked about again, with back-off: it may go on.
             match details.state {
-                JobState::Running => {
-                    ledger.answered(&subject, details.state.word(), setting.now)?
-                }
+                JobState::Running => ledger.answered(&subject, details.state.word(), setting.now)?,
                 _ => ledger.unanswered(&subject, setting.now)?,
             }
             Ok(Some(details))
@@ -184,25 +139,14 @@ pub fn details(
 
 fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
     let id = job.registration.job;
-    let mut details = match setting
-        .slurm
-        .job(id)
-        .map_err(|silence| silence.to_string())?
-    {
-        Some(Listed {
-            details: Some(details),
-            ..
-        }) => details,
+    let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {
+        Some(Listed { details: Some(details), .. }) => details,
         Some(Listed { state, .. }) => over(job, state),
         None => over(job, JobState::Ended),
     };
-    if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running
-    {
+    if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running {
         let name = setting.slurm.name(id, &details.display_id);
-        details.name = name.map_or_else(
-            |silence| Reading::Absent(silence.absence()),
-            Reading::Measured,
-        );
+        details.name = name.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
     }
     Ok(details)
 }

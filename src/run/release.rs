@@ -32,13 +32,7 @@ pub fn ours(
         if before.is_none_or(|seen| seen >= run) || !setting.may_act() {
             continue;
         }
-        let mut desk = Desk {
-            ledger,
-            slurm: setting.slurm,
-            now: setting.now,
-            run,
-            finding: 0,
-        };
+        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
         tell(&drain, act::release(&drain, &mut desk)?);
     }
     Ok(())
@@ -50,21 +44,15 @@ fn tell(drain: &OpenDrain, deed: Deed) {
         Deed::Ended(Outcome::Lifted, words) => {
             tracing::warn!(job, "our drain for job {job} is lifted: {words}")
         }
-        Deed::Ended(_, words) => tracing::warn!(
-            job,
-            "our drain for job {job}: outcome of the release unknown: {words}"
-        ),
+        Deed::Ended(_, words) => {
+            tracing::warn!(job, "our drain for job {job}: outcome of the release unknown: {words}")
+        }
         Deed::Withheld(why) => tracing::info!(job, "our drain for job {job} stays: {why}"),
     }
 }
 
 /// Whether this run sees the drain fit for release.
-fn fit(
-    setting: &Setting,
-    snapshot: &Snapshot,
-    cases: &[Case],
-    drain: &OpenDrain,
-) -> Result<(), String> {
+fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain) -> Result<(), String> {
     if setting.config.act.release == Release::Never {
         return Err("`act.release` is never".to_owned());
     }
@@ -92,13 +80,8 @@ fn clean(snapshot: &Snapshot) -> Result<(), String> {
         Reading::Measured(report) => report,
         Reading::Absent(why) => return Err(format!("the GPUs could not be read: {}", why.words())),
     };
-    let held: Vec<_> = snapshot
-        .held
-        .values()
-        .filter_map(|h| h.measured())
-        .flatten()
-        .map(|u| &u.uuid)
-        .collect();
+    let held: Vec<_> =
+        snapshot.held.values().filter_map(|h| h.measured()).flatten().map(|u| &u.uuid).collect();
     for unit in &report.units {
         let Reading::Measured(uuid) = &unit.identity.uuid else {
             return Err(format!("GPU {} cannot be read", unit.identity.index));

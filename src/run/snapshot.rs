@@ -27,11 +27,7 @@ pub struct Snapshot {
 }
 
 /// Looks at everything. Jobs that local evidence shows and nobody registered are asked about, a few a run.
-pub fn take(
-    setting: &Setting,
-    eyes: &mut dyn Eyes,
-    ledger: &mut Ledger,
-) -> Result<Snapshot, Trouble> {
+pub fn take(setting: &Setting, eyes: &mut dyn Eyes, ledger: &mut Ledger) -> Result<Snapshot, Trouble> {
     let gpus = eyes.gpus();
     let residents = residents(&gpus, eyes);
     register_late(setting, eyes, &residents, ledger)?;
@@ -40,19 +36,8 @@ pub fn take(
     let known = attribution::known(&gpus, earlier);
     let held = attribute(setting.slurm, &jobs, &known);
     let node_units = attribution::count(&known, setting.config.gpu.expected);
-    let mut snapshot = Snapshot {
-        gpus,
-        jobs,
-        held,
-        node_units,
-        residents,
-        samples: BTreeMap::new(),
-    };
-    for job in snapshot
-        .jobs
-        .iter()
-        .filter(|j| !j.registration.gpus.is_empty())
-    {
+    let mut snapshot = Snapshot { gpus, jobs, held, node_units, residents, samples: BTreeMap::new() };
+    for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
         snapshot.samples.insert(job.id, eyes.job(job, &pids));
     }
@@ -62,14 +47,8 @@ pub fn take(
 fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Resident> {
     let mut residents = BTreeMap::new();
     let units = gpus.measured().map_or(&[][..], |report| &report.units);
-    for process in units
-        .iter()
-        .filter_map(|u| u.readings.processes.measured())
-        .flatten()
-    {
-        residents
-            .entry(process.pid)
-            .or_insert_with(|| eyes.resident(process.pid));
+    for process in units.iter().filter_map(|u| u.readings.processes.measured()).flatten() {
+        residents.entry(process.pid).or_insert_with(|| eyes.resident(process.pid));
     }
     residents
 }
@@ -82,11 +61,7 @@ fn register_late(
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     let mut shown: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
-    shown.extend(
-        residents
-            .values()
-            .filter_map(|r| r.job.measured().copied().flatten()),
-    );
+    shown.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
     if setting.config.slurm.source == SlurmSource::Squeue {
         shown.extend(questions::list(setting, ledger)?);
     }
@@ -107,10 +82,7 @@ pub fn attribute(
     known: &[KnownUnit],
 ) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
     let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
-    if !jobs
-        .iter()
-        .any(|j| j.registration.gpus.iter().any(by_index))
-    {
+    if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
         return attribution::attribute(jobs, known, None);
     }
     let map = slurm.gres_map().ok();
@@ -118,14 +90,8 @@ pub fn attribute(
         let device = map.as_ref()?.device(index)?;
         crate::slurm::gres_conf::minor_of(device).ok()
     };
-    let names_files = map
-        .as_ref()
-        .is_some_and(|m| m.device(GresIndex(0)).is_some());
-    attribution::attribute(
-        jobs,
-        known,
-        if names_files { Some(&minor_of) } else { None },
-    )
+    let names_files = map.as_ref().is_some_and(|m| m.device(GresIndex(0)).is_some());
+    attribution::attribute(jobs, known, if names_files { Some(&minor_of) } else { None })
 }
 
 impl Snapshot {
@@ -135,11 +101,9 @@ impl Snapshot {
             return Vec::new();
         };
         let reports = self.gpus.measured().map_or(&[][..], |report| &report.units);
-        let on_its_units = reports.iter().filter(|u| {
-            units
-                .iter()
-                .any(|held| u.identity.uuid.measured() == Some(&held.uuid))
-        });
+        let on_its_units = reports
+            .iter()
+            .filter(|u| units.iter().any(|held| u.identity.uuid.measured() == Some(&held.uuid)));
         let mut pids: Vec<u32> = on_its_units
             .filter_map(|u| u.readings.processes.measured())
             .flatten()
@@ -153,18 +117,13 @@ impl Snapshot {
 
     /// The unit's reading of this run.
     pub fn unit(&self, uuid: &UnitUuid) -> Option<&UnitSample> {
-        self.gpus
-            .measured()?
-            .units
-            .iter()
-            .find(|u| u.identity.uuid.measured() == Some(uuid))
+        self.gpus.measured()?.units.iter().find(|u| u.identity.uuid.measured() == Some(uuid))
     }
 
     fn works(&self, setting: &Setting, job: &JobRun) -> bool {
         let units = self.held.get(&job.id).and_then(|h| h.measured());
         let works = |uuid: &UnitUuid| {
-            self.unit(uuid)
-                .is_some_and(|u| is_work_now(&u.readings, &setting.config.rules.thresholds))
+            self.unit(uuid).is_some_and(|u| is_work_now(&u.readings, &setting.config.rules.thresholds))
         };
         units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
     }
@@ -184,24 +143,11 @@ impl Snapshot {
         }
         let job_run = |resident: &Resident| {
             let id = resident.job.measured().copied().flatten()?;
-            self.jobs
-                .iter()
-                .find(|j| j.registration.job == id)
-                .map(|j| j.id)
+            self.jobs.iter().find(|j| j.registration.job == id).map(|j| j.id)
         };
-        let facts = |r: &Resident| ProcessFacts {
-            start_ticks: r.start_ticks,
-            job_run: job_run(r),
-        };
-        let processes = self
-            .residents
-            .iter()
-            .map(|(pid, r)| (*pid, facts(r)))
-            .collect();
-        let sampled = self
-            .jobs
-            .iter()
-            .filter_map(|job| Some((job, self.samples.get(&job.id)?)));
+        let facts = |r: &Resident| ProcessFacts { start_ticks: r.start_ticks, job_run: job_run(r) };
+        let processes = self.residents.iter().map(|(pid, r)| (*pid, facts(r))).collect();
+        let sampled = self.jobs.iter().filter_map(|job| Some((job, self.samples.get(&job.id)?)));
         let jobs: Vec<JobInRun> = sampled
             .map(|(job, sample)| JobInRun {
                 run: job.id,
@@ -218,13 +164,11 @@ impl Snapshot {
         };
         Ok(ledger.append(&NewRun {
             now: setting.now,
-            killed: killed
-                .filter(|k| k.boot_id == setting.now.boot_id)
-                .map(|k| Killed {
-                    phase: k.phase,
-                    boot: k.boot,
-                    wall: k.wall,
-                }),
+            killed: killed.filter(|k| k.boot_id == setting.now.boot_id).map(|k| Killed {
+                phase: k.phase,
+                boot: k.boot,
+                wall: k.wall,
+            }),
             overlapped: crate::lock::take_overlaps(&setting.place.dir),
             gpus: self.gpus.as_ref(),
             owners: &owners,

@@ -367,16 +367,10 @@ impl Samples {
     fn phase(&self, cards: usize) -> Result<Phase, String> {
         const FIELDS: [&str; 6] = ["util", "memctl", "ring", "memory", "power", "processes"];
         if let Some(odd) = self.absent.keys().find(|k| !FIELDS.contains(&k.as_str())) {
-            return Err(format!(
-                "`absent: {odd}`: expected one of {}",
-                FIELDS.join(", ")
-            ));
+            return Err(format!("`absent: {odd}`: expected one of {}", FIELDS.join(", ")));
         }
         let ring = match self.ring {
-            Some(ring) => ring.reading().map(|percent| Peak {
-                percent,
-                covered_ms: 10_000,
-            }),
+            Some(ring) => ring.reading().map(|percent| Peak { percent, covered_ms: 10_000 }),
             None => Reading::Absent(Absence::NoData),
         };
         Ok(Phase {
@@ -389,10 +383,8 @@ impl Samples {
             memory: self.or_absent("memory", Reading::Measured(MemoryBytes(self.memory.0)))?,
             power: self.or_absent("power", Reading::Measured(Milliwatts(self.power.0)))?,
             drawn: Milliwatts(self.drawn.unwrap_or(self.power).0),
-            processes: self.or_absent(
-                "processes",
-                Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)),
-            )?,
+            processes: self
+                .or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
             lost: self.lost.then_some(Absence::GpuLost),
             unlisted: self.unlisted,
         })
@@ -408,11 +400,7 @@ impl Scenario {
     /// Its GPUs' story.
     pub fn timeline(&self) -> Result<Timeline, String> {
         let cards = |s: &Samples| {
-            if s.gpus.is_empty() {
-                self.node.gpus as usize
-            } else {
-                s.gpus.len()
-            }
+            if s.gpus.is_empty() { self.node.gpus as usize } else { s.gpus.len() }
         };
         let mut outages = Vec::new();
         for s in &self.samples {
@@ -432,11 +420,7 @@ impl Scenario {
                 Some(false) => Reading::Measured(MigMode::Disabled),
                 None => Reading::Absent(Absence::NotSupported),
             },
-            phases: self
-                .samples
-                .iter()
-                .map(|s| s.phase(cards(s)))
-                .collect::<Result<_, _>>()?,
+            phases: self.samples.iter().map(|s| s.phase(cards(s))).collect::<Result<_, _>>()?,
             outages,
         })
     }
@@ -460,22 +444,14 @@ impl Scenario {
 
     /// The samples entry that tells of a job's host side at an instant.
     pub fn host_at(&self, at_ms: i64) -> Option<&Samples> {
-        self.samples
-            .iter()
-            .rev()
-            .find(|s| s.from.0 <= at_ms && at_ms <= s.to.0)
+        self.samples.iter().rev().find(|s| s.from.0 <= at_ms && at_ms <= s.to.0)
     }
 }
 
 impl Expect {
     /// The verdicts that `done` names, to be sure that they are verdicts.
     pub fn done_is_valid(&self) -> bool {
-        let words = [
-            Verdict::Alert.word(),
-            Verdict::Drain.word(),
-            Verdict::Cancel.word(),
-            "release",
-        ];
+        let words = [Verdict::Alert.word(), Verdict::Drain.word(), Verdict::Cancel.word(), "release"];
         self.done.iter().all(|d| words.contains(&d.as_str()))
     }
 }

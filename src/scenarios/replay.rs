@@ -17,9 +17,8 @@ pub struct Replay {
 impl Replay {
     /// Reads `gpu.scenario`.
     pub fn open(path: Option<&Path>) -> Result<Replay, String> {
-        let path = path.ok_or(
-            "`gpu.source` is simulator, and `gpu.scenario` names no file; nothing was judged",
-        )?;
+        let path =
+            path.ok_or("`gpu.source` is simulator, and `gpu.scenario` names no file; nothing was judged")?;
         let text = std::fs::read_to_string(path)
             .map_err(|e| format!("scenario `{}`: {e}; nothing was judged", path.display()))?;
         let timeline = Scenario::parse(&text)
@@ -33,11 +32,7 @@ impl Eyes for Replay {
     fn start(&mut self) {}
 
     fn gpus(&mut self) -> Reading<GpuReport> {
-        Simulated {
-            timeline: &self.timeline,
-            at_ms: 0,
-        }
-        .read()
+        Simulated { timeline: &self.timeline, at_ms: 0 }.read()
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {

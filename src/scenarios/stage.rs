@@ -107,12 +107,7 @@ impl<'a> Stage<'a> {
         let node = NodeName::new(NODE)?;
         let place = Place::new(&config.state_dir, node.clone());
         let conf = Some(folder.0.join("etc/slurm.conf"));
-        let site = Site {
-            bin_dir: Some(bin),
-            conf,
-            path: None,
-            limit: Duration::from_secs(6),
-        };
+        let site = Site { bin_dir: Some(bin), conf, path: None, limit: Duration::from_secs(6) };
         let mut pending: Vec<(i64, Happening)> = Vec::new();
         for job in &scenario.jobs {
             pending.push((job.started.0, Happening::Starts(job)));
@@ -122,16 +117,7 @@ impl<'a> Stage<'a> {
         pending.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let timeline = scenario.timeline()?;
         let slurm = Slurm::new(node, site);
-        Ok(Stage {
-            scenario,
-            timeline,
-            folder,
-            config,
-            place,
-            slurm,
-            pending,
-            now_ms: i64::MIN,
-        })
+        Ok(Stage { scenario, timeline, folder, config, place, slurm, pending, now_ms: i64::MIN })
     }
 
     fn now_at(at_ms: i64) -> Now {
@@ -159,11 +145,7 @@ impl<'a> Stage<'a> {
             fresh_slurmd: false,
             until: Instant::now() + Duration::from_secs(45),
         };
-        let mut eyes = Imagined {
-            scenario: self.scenario,
-            timeline: &self.timeline,
-            at_ms,
-        };
+        let mut eyes = Imagined { scenario: self.scenario, timeline: &self.timeline, at_ms };
         match run::run(&setting, &mut eyes) {
             Ok(Ended::Ran(line)) => Ok(line),
             Ok(Ended::Overlapped) => Err("another run holds the lock".to_owned()),
@@ -176,18 +158,9 @@ impl<'a> Stage<'a> {
         match happening {
             Happening::Starts(job) => self.start(at_ms, job, &cluster),
             Happening::Ends(job) => {
-                write(
-                    &cluster.join(format!("jobs/{}.state", job.id)),
-                    "COMPLETING",
-                )?;
+                write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETING")?;
                 let env = environment(self.scenario, job);
-                epilog::run(
-                    &self.config,
-                    &self.place,
-                    &self.slurm,
-                    &Stage::now_at(at_ms),
-                    &env,
-                )?;
+                epilog::run(&self.config, &self.place, &self.slurm, &Stage::now_at(at_ms), &env)?;
                 write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETED")
             }
             Happening::Slurm(event) => slurm_happens(event, &cluster),
@@ -224,12 +197,7 @@ impl<'a> Stage<'a> {
     /// What `--explain` would say now.
     pub fn explain(&self, job: JobId) -> Result<Answer, String> {
         let now = Stage::now_at(self.now_ms);
-        let asked = Asked {
-            config: &self.config,
-            place: &self.place,
-            now: &now,
-            slurm: &self.slurm,
-        };
+        let asked = Asked { config: &self.config, place: &self.place, now: &now, slurm: &self.slurm };
         let ledger = self.ledger(&now)?;
         explain::explain(&asked, &ledger, &job.to_string()).map_err(|e| e.to_string())
     }
@@ -238,17 +206,11 @@ impl<'a> Stage<'a> {
     pub fn in_short(&self, job: u64) -> Result<InShort, String> {
         let answer = self.explain(JobId::new(job).ok_or("job id 0")?)?;
         let Answer::Told(told) = &answer else {
-            return Ok(InShort {
-                kind: "unknown".to_owned(),
-                words: "not registered".to_owned(),
-            });
+            return Ok(InShort { kind: "unknown".to_owned(), words: "not registered".to_owned() });
         };
         let done = explain::done_words(&told.actions).join(", ");
-        let held: Vec<String> = told
-            .withheld
-            .iter()
-            .map(|w| format!("{} withheld: {}", w.deed.word(), w.because))
-            .collect();
+        let held: Vec<String> =
+            told.withheld.iter().map(|w| format!("{} withheld: {}", w.deed.word(), w.because)).collect();
         let mut words = explain::text::verdict(told);
         for deed in [&done, &held.join("; ")] {
             if !deed.is_empty() {
@@ -256,10 +218,7 @@ impl<'a> Stage<'a> {
             }
         }
         let guard = told.guard().map_or("", |g| g.word());
-        Ok(InShort {
-            kind: format!("{} {guard} {done} {}", told.judgement_word(), held.len()),
-            words,
-        })
+        Ok(InShort { kind: format!("{} {guard} {done} {}", told.judgement_word(), held.len()), words })
     }
 
     /// Certified waste of every open finding, in GPU-hours.
@@ -282,15 +241,8 @@ impl<'a> Stage<'a> {
     /// Everything done for the latest run of a job, also after its Epilog.
     pub fn done(&self, job: JobId) -> Result<Vec<String>, String> {
         let ledger = self.ledger(&Stage::now_at(self.now_ms))?;
-        let latest = ledger
-            .find_runs(job)
-            .map_err(|e| e.to_string())?
-            .into_iter()
-            .next();
-        let actions = latest
-            .map(|r| ledger.actions_of(r.run.id))
-            .transpose()
-            .map_err(|e| e.to_string())?;
+        let latest = ledger.find_runs(job).map_err(|e| e.to_string())?.into_iter().next();
+        let actions = latest.map(|r| ledger.actions_of(r.run.id)).transpose().map_err(|e| e.to_string())?;
         Ok(explain::done_words(&actions.unwrap_or_default()))
     }
 
@@ -302,14 +254,7 @@ impl<'a> Stage<'a> {
     /// The node's Reason now, and the one that somebody else had set in the story.
     pub fn reasons(&self) -> (String, Option<String>) {
         let now = fs::read_to_string(self.folder.0.join("cluster/node.reason")).unwrap_or_default();
-        (
-            now,
-            self.scenario
-                .slurm
-                .iter()
-                .rev()
-                .find_map(|e| e.node_reason.clone()),
-        )
+        (now, self.scenario.slurm.iter().rev().find_map(|e| e.node_reason.clone()))
     }
 }
 
@@ -323,28 +268,15 @@ fn configure(scenario: &Scenario, folder: &Path) -> Result<Config, String> {
     };
     let text = |path: PathBuf| Value::from(path.display().to_string());
     let section = |pairs: &[(&str, Value)]| {
-        Value::Mapping(
-            pairs
-                .iter()
-                .map(|(k, v)| (Value::from(*k), v.clone()))
-                .collect(),
-        )
+        Value::Mapping(pairs.iter().map(|(k, v)| (Value::from(*k), v.clone())).collect())
     };
     root.insert("state_dir".into(), text(folder.join("state")));
     let bin_dir = ("bin_dir", text(folder.join("bin")));
-    root.insert(
-        "slurm".into(),
-        section(&[bin_dir, ("conf", text(folder.join("etc/slurm.conf")))]),
-    );
+    root.insert("slurm".into(), section(&[bin_dir, ("conf", text(folder.join("etc/slurm.conf")))]));
     root.insert("gpu".into(), section(&[("source", "simulator".into())]));
     let yaml = serde_yaml::to_string(&root).map_err(|e| e.to_string())?;
-    config::parse(&yaml, "scenario").map_err(|errors| {
-        errors
-            .iter()
-            .map(|e| e.to_string())
-            .collect::<Vec<_>>()
-            .join("\n")
-    })
+    config::parse(&yaml, "scenario")
+        .map_err(|errors| errors.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("\n"))
 }
 
 /// What slurmd would give the hooks.
@@ -386,7 +318,10 @@ fn shown_job(job: &Job) -> String {
 fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), String> {
     let mark = |name: &str, set: Option<bool>| match set {
         Some(true) => write(&cluster.join(name), ""),
-        Some(false) => Ok(drop(fs::remove_file(cluster.join(name)))),
+        Some(false) => {
+            drop(fs::remove_file(cluster.join(name)));
+            Ok(())
+        }
         None => Ok(()),
     };
     mark("down", event.down)?;
@@ -421,11 +356,7 @@ impl Imagined<'_> {
         if !self.scenario.samples.iter().any(|s| rate(s).is_some()) {
             return Reading::Absent(Absence::NoData);
         }
-        let entries = self
-            .scenario
-            .samples
-            .iter()
-            .filter_map(|s| Some((s, rate(s)?)));
+        let entries = self.scenario.samples.iter().filter_map(|s| Some((s, rate(s)?)));
         let spans = entries.map(|(s, rate)| {
             let (from, to) = (s.from.0.max(job.started.0), s.to.0.min(self.at_ms));
             rate * (to - from).max(0) as f64
@@ -438,11 +369,7 @@ impl Eyes for Imagined<'_> {
     fn start(&mut self) {}
 
     fn gpus(&mut self) -> Reading<GpuReport> {
-        Simulated {
-            timeline: self.timeline,
-            at_ms: self.at_ms,
-        }
-        .read()
+        Simulated { timeline: self.timeline, at_ms: self.at_ms }.read()
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {
@@ -451,26 +378,16 @@ impl Eyes for Imagined<'_> {
     }
 
     fn resident(&mut self, _pid: u32) -> Resident {
-        Resident {
-            start_ticks: Reading::Measured(1),
-            job: Reading::Measured(None),
-        }
+        Resident { start_ticks: Reading::Measured(1), job: Reading::Measured(None) }
     }
 
     fn job(&mut self, job: &JobRun, _pids: &[u32]) -> JobSample {
         let id = job.registration.job.get();
-        let told = self
-            .scenario
-            .jobs
-            .iter()
-            .find(|j| j.id == id && self.here(j));
+        let told = self.scenario.jobs.iter().find(|j| j.id == id && self.here(j));
         let Some(told) = told else {
             return JobSample::absent(Absence::NoData);
         };
-        let frozen = self
-            .scenario
-            .host_at(self.at_ms)
-            .is_some_and(|s| s.frozen.contains(&id));
+        let frozen = self.scenario.host_at(self.at_ms).is_some_and(|s| s.frozen.contains(&id));
         JobSample {
             frozen: Reading::Measured(frozen),
             cpu_ms: self.total(told, |s| s.cores),

@@ -32,25 +32,16 @@ pub struct Place {
 
 /// The place that the lines of `/proc/PID/cgroup` tell. Two jobs in one text are none.
 pub fn place(text: &str) -> Place {
-    let nowhere = Place {
-        tag: JobTag::NotSlurm,
-        node: None,
-    };
+    let nowhere = Place { tag: JobTag::NotSlurm, node: None };
     let rank = |place: &Place| match place.tag {
         JobTag::Job(_) => 3,
         JobTag::Sluid(_) => 2,
         JobTag::Slurm => 1,
         JobTag::NotSlurm => 0,
     };
-    let places = text
-        .lines()
-        .filter_map(|line| line.splitn(3, ':').nth(2))
-        .map(place_of_path);
+    let places = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).map(place_of_path);
     places.fold(nowhere, |best, next| match (&best.tag, &next.tag) {
-        (JobTag::Job(a), JobTag::Job(b)) if a != b => Place {
-            tag: JobTag::Slurm,
-            node: None,
-        },
+        (JobTag::Job(a), JobTag::Job(b)) if a != b => Place { tag: JobTag::Slurm, node: None },
         _ if rank(&next) > rank(&best) => next,
         _ => best,
     })
@@ -58,24 +49,12 @@ pub fn place(text: &str) -> Place {
 
 fn place_of_path(path: &str) -> Place {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let of = |tag, node: Option<&str>| Place {
-        tag,
-        node: node.map(str::to_owned),
-    };
+    let of = |tag, node: Option<&str>| Place { tag, node: node.map(str::to_owned) };
     // v1: /slurm/uid_U/job_N/..., or /slurm_NODE/... where slurmd was built for several on one host (Debian).
-    if let Some(root) = parts
-        .first()
-        .filter(|part| **part == "slurm" || part.starts_with("slurm_"))
-    {
+    if let Some(root) = parts.first().filter(|part| **part == "slurm" || part.starts_with("slurm_")) {
         let node = root.strip_prefix("slurm_");
-        let job = parts
-            .get(1)
-            .filter(|part| part.starts_with("uid_"))
-            .and(parts.get(2));
-        return of(
-            job.map_or(JobTag::Slurm, |folder| tag_of_folder(folder)),
-            node,
-        );
+        let job = parts.get(1).filter(|part| part.starts_with("uid_")).and(parts.get(2));
+        return of(job.map_or(JobTag::Slurm, |folder| tag_of_folder(folder)), node);
     }
     // v2: .../[NODE_]slurmstepd.scope/<job>/step_S/... A user may make folders below a session of theirs.
     for (at, part) in parts.iter().enumerate() {
@@ -83,12 +62,7 @@ fn place_of_path(path: &str) -> Place {
             break;
         }
         if let Some(node) = scope(part) {
-            return of(
-                parts
-                    .get(at + 1)
-                    .map_or(JobTag::Slurm, |folder| tag_of_folder(folder)),
-                node,
-            );
+            return of(parts.get(at + 1).map_or(JobTag::Slurm, |folder| tag_of_folder(folder)), node);
         }
         if part.starts_with("slurm") {
             return of(JobTag::Slurm, None);
@@ -117,10 +91,7 @@ fn tag_of_folder(name: &str) -> JobTag {
 /// `s` and 13 of Crockford's 32 digits (slurm's sluid.c).
 pub(super) fn is_sluid(name: &str) -> bool {
     let digit = |b: u8| b.is_ascii_digit() || (b.is_ascii_uppercase() && !b"ILOU".contains(&b));
-    name.len() == 14
-        && name
-            .strip_prefix('s')
-            .is_some_and(|rest| rest.bytes().all(digit))
+    name.len() == 14 && name.strip_prefix('s').is_some_and(|rest| rest.bytes().all(digit))
 }
 
 #[cfg(test)]
@@ -142,27 +113,11 @@ mod tests {
         let table = [
             ("/slurm/uid_1000/job_55/step_0/task_0", job(55), None),
             ("/slurm_gpu07/uid_1000/job_55", job(55), Some("gpu07")),
-            (
-                "/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0",
-                job(1234),
-                None,
-            ),
-            (
-                "/system.slice/gpu07_slurmstepd.scope/job_55/step_batch/slurm",
-                job(55),
-                Some("gpu07"),
-            ),
+            ("/system.slice/slurmstepd.scope/job_1234/step_0/user/task_0", job(1234), None),
+            ("/system.slice/gpu07_slurmstepd.scope/job_55/step_batch/slurm", job(55), Some("gpu07")),
             ("/lxc/x/system.slice/slurmstepd.scope/job_7", job(7), None),
-            (
-                "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0",
-                sluid("s5K1KKYAYG5D00"),
-                None,
-            ),
-            (
-                "/system.slice/n1_slurmstepd.scope/s63NM8KTNVBJ00",
-                sluid("s63NM8KTNVBJ00"),
-                Some("n1"),
-            ),
+            ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0", sluid("s5K1KKYAYG5D00"), None),
+            ("/system.slice/n1_slurmstepd.scope/s63NM8KTNVBJ00", sluid("s63NM8KTNVBJ00"), Some("n1")),
             (
                 "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0/x_slurmstepd.scope/job_6",
                 job(5),
@@ -173,11 +128,7 @@ mod tests {
             ("/system.slice/slurmstepd.scope/job_", JobTag::Slurm, None),
             ("/system.slice/slurmstepd.scope/job_0", JobTag::Slurm, None),
             ("/system.slice/slurmstepd.scope/job_5x", JobTag::Slurm, None),
-            (
-                "/system.slice/slurmstepd.scope/s5k1kkyayg5d00",
-                JobTag::Slurm,
-                None,
-            ),
+            ("/system.slice/slurmstepd.scope/s5k1kkyayg5d00", JobTag::Slurm, None),
             ("/system.slice/slurmstepd.scope", JobTag::Slurm, None),
             ("/slurm/system", JobTag::Slurm, None),
             ("/slurm/uid_0/job_99999999999999999999", JobTag::Slurm, None),
@@ -192,10 +143,7 @@ mod tests {
             ("/", JobTag::NotSlurm, None),
         ];
         for (path, tag, node) in table {
-            let want = Place {
-                tag,
-                node: node.map(str::to_owned),
-            };
+            let want = Place { tag, node: node.map(str::to_owned) };
             assert_eq!(place(&format!("8:pids:/\n0::{path}\n")), want, "{path}");
         }
     }
@@ -214,37 +162,20 @@ mod tests {
             for layout in ["v1", "v2"] {
                 let name = format!("{version}/proc-cgroups.contain.{layout}.txt");
                 let processes = of_file(&name);
-                let scripts: Vec<_> = processes
-                    .iter()
-                    .filter(|(text, _)| text.contains("slurm_script"))
-                    .collect();
+                let scripts: Vec<_> =
+                    processes.iter().filter(|(text, _)| text.contains("slurm_script")).collect();
                 assert!(!scripts.is_empty(), "{name}");
                 for (text, place) in scripts {
                     let by_sluid = version == "26.05.5" && layout == "v2";
-                    let want = if by_sluid {
-                        sluid("sDQNM8KVEZRP00")
-                    } else {
-                        job(1)
-                    };
-                    assert_eq!(
-                        (&place.tag, place.node.as_deref()),
-                        (&want, Some("node1")),
-                        "{name}: {text}"
-                    );
+                    let want = if by_sluid { sluid("sDQNM8KVEZRP00") } else { job(1) };
+                    assert_eq!((&place.tag, place.node.as_deref()), (&want, Some("node1")), "{name}: {text}");
                 }
             }
         }
         let by_id = of_file("26.05.5/proc-cgroups.jobidpaths.v2.txt");
-        assert!(
-            by_id.iter().any(|(_, place)| place.tag == job(1)),
-            "CgroupJobIdPaths=yes"
-        );
+        assert!(by_id.iter().any(|(_, place)| place.tag == job(1)), "CgroupJobIdPaths=yes");
         let unconfined = of_file("22.05.8/proc-cgroups.linuxproc.txt");
-        assert!(
-            unconfined
-                .iter()
-                .all(|(_, place)| !matches!(place.tag, JobTag::Job(_) | JobTag::Sluid(_)))
-        );
+        assert!(unconfined.iter().all(|(_, place)| !matches!(place.tag, JobTag::Job(_) | JobTag::Sluid(_))));
     }
 
     #[test]

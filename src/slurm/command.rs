@@ -34,11 +34,7 @@ impl Site {
     /// The configuration's words, completed from our own environment (PATH, and SLURM_CONF where `conf` is
     /// not given: Prolog and Epilog have it).
     pub fn here(bin_dir: Option<PathBuf>, conf: Option<PathBuf>) -> Site {
-        let inherited = || {
-            std::env::var_os("SLURM_CONF")
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
+        let inherited = || std::env::var_os("SLURM_CONF").filter(|v| !v.is_empty()).map(PathBuf::from);
         Site {
             bin_dir,
             conf: conf.or_else(inherited),
@@ -81,10 +77,7 @@ pub(super) struct Commands {
 
 impl Commands {
     pub(super) fn new(site: Site) -> Commands {
-        Commands {
-            site,
-            found: Default::default(),
-        }
+        Commands { site, found: Default::default() }
     }
 
     pub(super) fn conf(&self) -> Option<&Path> {
@@ -97,10 +90,7 @@ impl Commands {
         let path = self.found[program as usize]
             .get_or_init(|| find(&self.site, name))
             .as_ref()
-            .map_err(|why| NoAnswer::Unavailable {
-                program: name,
-                why: why.clone(),
-            })?;
+            .map_err(|why| NoAnswer::Unavailable { program: name, why: why.clone() })?;
         let mut command = Command::new(path);
         command.args(args).env_clear().envs(self.environment());
         let ended = run_within(command, self.site.limit).map_err(|e| NoAnswer::Unavailable {
@@ -108,10 +98,7 @@ impl Commands {
             why: format!("`{}`: {e}", path.display()),
         })?;
         let Some(Ended { status, out, err }) = ended else {
-            return Err(NoAnswer::TimedOut {
-                program: name,
-                limit_ms: self.site.limit.as_millis() as u64,
-            });
+            return Err(NoAnswer::TimedOut { program: name, limit_ms: self.site.limit.as_millis() as u64 });
         };
         understand(name, status, out, err)
     }
@@ -124,45 +111,24 @@ impl Commands {
             ("LC_ALL", "C".into()),
             ("SLURM_TIME_FORMAT", "%s".into()),
         ];
-        env.extend(
-            self.site
-                .conf
-                .as_ref()
-                .map(|conf| ("SLURM_CONF", conf.into())),
-        );
+        env.extend(self.site.conf.as_ref().map(|conf| ("SLURM_CONF", conf.into())));
         env
     }
 }
 
-fn understand(
-    program: &'static str,
-    status: ExitStatus,
-    out: Gathered,
-    err: Gathered,
-) -> Answer<String> {
+fn understand(program: &'static str, status: ExitStatus, out: Gathered, err: Gathered) -> Answer<String> {
     let not_understood = |text: String| Err(NoAnswer::NotUnderstood { program, text });
     match status.code() {
         Some(0) if out.too_long => not_understood(format!("more than {KEPT_BYTES} bytes")),
         // squeue and sinfo drop a field they do not know, say so on stderr and exit 0 (22.05 to 26.05).
         Some(0) if one_line(&err.kept).contains("Invalid job format specification") => {
-            not_understood(format!(
-                "this Slurm's version is not supported: {}",
-                one_line(&err.kept)
-            ))
+            not_understood(format!("this Slurm's version is not supported: {}", one_line(&err.kept)))
         }
         Some(0) => Ok(String::from_utf8_lossy(&out.kept).into_owned()),
         Some(code) => {
             // `scontrol show node` says on stdout that there is no such node.
-            let said = if one_line(&err.kept).is_empty() {
-                &out.kept
-            } else {
-                &err.kept
-            };
-            Err(NoAnswer::Refused {
-                program,
-                code,
-                text: one_line(said),
-            })
+            let said = if one_line(&err.kept).is_empty() { &out.kept } else { &err.kept };
+            Err(NoAnswer::Refused { program, code, text: one_line(said) })
         }
         None => not_understood(match status.signal() {
             Some(signal) => format!("it died of signal {signal}"),
@@ -175,28 +141,16 @@ fn understand(
 /// what it died of.
 pub(super) fn one_line(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    let line = text
-        .lines()
-        .map(str::trim)
-        .rfind(|l| !l.is_empty())
-        .unwrap_or("");
+    let line = text.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or("");
     let printable = |c: char| {
-        if c.is_ascii_graphic() || c == ' ' {
-            c
-        } else {
-            '?'
-        }
+        if c.is_ascii_graphic() || c == ' ' { c } else { '?' }
     };
     line.chars().map(printable).take(200).collect()
 }
 
 /// The configured folder alone, or PATH and then the usual places.
 fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
-    let from_path = site
-        .path
-        .iter()
-        .flat_map(std::env::split_paths)
-        .filter(|p| p.is_absolute());
+    let from_path = site.path.iter().flat_map(std::env::split_paths).filter(|p| p.is_absolute());
     let places: Vec<PathBuf> = match &site.bin_dir {
         Some(folder) => vec![folder.clone()],
         None => from_path.chain(USUAL_PLACES.map(PathBuf::from)).collect(),
@@ -208,10 +162,7 @@ fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
         }
     }
     Err(match &site.bin_dir {
-        Some(folder) => format!(
-            "`slurm.bin_dir` is `{}`, which holds no program `{name}`",
-            folder.display()
-        ),
+        Some(folder) => format!("`slurm.bin_dir` is `{}`, which holds no program `{name}`", folder.display()),
         None => format!("no program `{name}` in PATH or {}", USUAL_PLACES.join(", ")),
     })
 }
@@ -224,10 +175,7 @@ fn trusted(path: PathBuf, meta: &std::fs::Metadata) -> Result<PathBuf, String> {
         _ if !path.is_absolute() => "is not an absolute path".to_owned(),
         _ if !root => return Ok(path),
         (0, 0) => return Ok(path),
-        (0, _) => format!(
-            "can be written by others (mode {:04o})",
-            meta.mode() & 0o7777
-        ),
+        (0, _) => format!("can be written by others (mode {:04o})", meta.mode() & 0o7777),
         (uid, _) => format!("is owned by uid {uid}, not by root"),
     };
     Err(format!("`{}` {problem}", path.display()))
@@ -261,11 +209,7 @@ fn run_within(mut command: Command, limit: Duration) -> std::io::Result<Option<E
             if out.is_open() || err.is_open() {
                 kill_group(&child);
             }
-            return Ok(Some(Ended {
-                status: child.wait()?,
-                out,
-                err,
-            }));
+            return Ok(Some(Ended { status: child.wait()?, out, err }));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -303,16 +247,8 @@ fn reap(child: &mut Child, patience: Duration) {
 /// Returns when a pipe has something to say, or after a short while: a child's end alone wakes nobody when
 /// a grandchild holds the pipe.
 fn wait_for_news(out: &Gathered, err: &Gathered, left: Duration) {
-    let mut fds = [out, err].map(|g| libc::pollfd {
-        fd: g.raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let slice_ms = if out.is_open() || err.is_open() {
-        20
-    } else {
-        1
-    };
+    let mut fds = [out, err].map(|g| libc::pollfd { fd: g.raw(), events: libc::POLLIN, revents: 0 });
+    let slice_ms = if out.is_open() || err.is_open() { 20 } else { 1 };
     let wait_ms = left.as_millis().clamp(1, slice_ms) as libc::c_int;
     // SAFETY: two entries, alive for the call; a negative descriptor is skipped by poll.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, wait_ms) };
@@ -334,11 +270,7 @@ impl Gathered {
             // SAFETY: our own descriptor. Its file description is ours alone: the command holds the other end.
             unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        Gathered {
-            source: source.map(|p| Box::new(p) as Box<dyn Pipe>),
-            kept: Vec::new(),
-            too_long: false,
-        }
+        Gathered { source: source.map(|p| Box::new(p) as Box<dyn Pipe>), kept: Vec::new(), too_long: false }
     }
 
     fn is_open(&self) -> bool {
@@ -376,10 +308,7 @@ mod tests {
     #[test]
     fn an_error_is_shown_as_its_last_line_printable_and_short() {
         let munge = b"squeue: error: If munged is up, restart with --num-threads=10\nslurm_load_node error: Protocol authentication error\n\n";
-        assert_eq!(
-            one_line(munge),
-            "slurm_load_node error: Protocol authentication error"
-        );
+        assert_eq!(one_line(munge), "slurm_load_node error: Protocol authentication error");
         assert_eq!(one_line(b"a\x1b[31mb\xff\xc3\xa9"), "a?[31mb??");
         assert_eq!(one_line(&[b'x'; 500]).len(), 200);
         assert_eq!(one_line(b""), "");

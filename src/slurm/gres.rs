@@ -31,11 +31,7 @@ struct Entry<'a> {
 pub fn gpus(text: &str) -> Result<Gpus, String> {
     let bad = |what: &str| format!("GRES `{}`: {what}", text.escape_debug());
     if text.is_empty() || text == "(null)" {
-        return Ok(Gpus {
-            count: 0,
-            indices: Some(Vec::new()),
-            shares: false,
-        });
+        return Ok(Gpus { count: 0, indices: Some(Vec::new()), shares: false });
     }
     if text == "N/A" {
         return Err(bad("it does not say"));
@@ -44,9 +40,7 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
     for item in split_outside(text, b',').ok_or_else(|| bad("brackets do not match"))? {
         entries.push(entry(item).ok_or_else(|| bad("an entry is not understood"))?);
     }
-    let shares = entries
-        .iter()
-        .any(|e| ["shard", "mps"].contains(&e.name) && e.count > 0);
+    let shares = entries.iter().any(|e| ["shard", "mps"].contains(&e.name) && e.count > 0);
     entries.retain(|e| e.name == "gpu");
     let (count, indices) = match all_indices(&entries) {
         Some(set) => {
@@ -55,28 +49,18 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
         }
         None => (total(&entries).map_err(bad)?, None),
     };
-    Ok(Gpus {
-        count,
-        indices,
-        shares,
-    })
+    Ok(Gpus { count, indices, shares })
 }
 
 /// The indices of all entries together; `None` where one of them does not say.
 fn all_indices(entries: &[Entry<'_>]) -> Option<Result<Vec<GresIndex>, &'static str>> {
-    let sets: Vec<&[u64]> = entries
-        .iter()
-        .map(|e| e.indices.as_deref())
-        .collect::<Option<_>>()?;
+    let sets: Vec<&[u64]> = entries.iter().map(|e| e.indices.as_deref()).collect::<Option<_>>()?;
     let mut indices = sets.concat();
     indices.sort_unstable();
     if indices.windows(2).any(|pair| pair[0] == pair[1]) {
         return Some(Err("an index is named twice"));
     }
-    Some(Ok(indices
-        .into_iter()
-        .map(|i| GresIndex(i as u32))
-        .collect()))
+    Some(Ok(indices.into_iter().map(|i| GresIndex(i as u32)).collect()))
 }
 
 /// `gres/gpu=2,gres/gpu:a100=2` says one thing twice (PrincetonUniversity/jobstats#53).
@@ -94,33 +78,18 @@ fn total(entries: &[Entry<'_>]) -> Result<u32, &'static str> {
 
 /// `[gres/|gres:]name[:type][:count][(IDX:...)|(S:...)|(CNT:n)|(shares)]` or `name[:type]=count`.
 fn entry(item: &str) -> Option<Entry<'_>> {
-    let item = item
-        .strip_prefix("gres/")
-        .or_else(|| item.strip_prefix("gres:"))
-        .unwrap_or(item);
+    let item = item.strip_prefix("gres/").or_else(|| item.strip_prefix("gres:")).unwrap_or(item);
     let (spec, note) = match item.split_once('(') {
-        Some((spec, note)) => (
-            spec,
-            Some(note.strip_suffix(')').filter(|n| !n.contains(['(', ')']))?),
-        ),
+        Some((spec, note)) => (spec, Some(note.strip_suffix(')').filter(|n| !n.contains(['(', ')']))?)),
         None => (item, None),
     };
-    let (spec, equals) = spec
-        .split_once('=')
-        .map_or((spec, None), |(spec, count)| (spec, Some(count)));
+    let (spec, equals) = spec.split_once('=').map_or((spec, None), |(spec, count)| (spec, Some(count)));
     let fields: Vec<&str> = spec.split(':').collect();
     let name = *fields.first().filter(|n| !n.is_empty())?;
     let last = fields.last().filter(|_| fields.len() > 1);
     // What stands last is a count if it is a number (`gpu:2`), else a type (`gpu:a100` means one of it).
     let (typed, counted) = match (equals, last.map(|l| number(l))) {
-        (Some(count), _) => (
-            fields.len() > 1,
-            if name == "gpu" {
-                Some(number(count)?)
-            } else {
-                None
-            },
-        ),
+        (Some(count), _) => (fields.len() > 1, if name == "gpu" { Some(number(count)?) } else { None }),
         (None, Some(Some(count))) => (fields.len() > 2, Some(count)),
         (None, Some(None)) => (true, None),
         (None, None) => (false, None),
@@ -137,15 +106,8 @@ fn entry(item: &str) -> Option<Entry<'_>> {
         Some(count) => number(count)?,
         None => counted.unwrap_or(1),
     };
-    let contradicted = indices
-        .as_ref()
-        .is_some_and(|set| set.len() as u64 != count);
-    (!contradicted).then_some(Entry {
-        name,
-        typed,
-        count: u32::try_from(count).ok()?,
-        indices,
-    })
+    let contradicted = indices.as_ref().is_some_and(|set| set.len() as u64 != count);
+    (!contradicted).then_some(Entry { name, typed, count: u32::try_from(count).ok()?, indices })
 }
 
 fn index_set(ranges: &str) -> Option<Vec<u64>> {
@@ -188,11 +150,7 @@ mod tests {
 
     fn said(count: u32, indices: Option<&[u32]>) -> Result<Gpus, String> {
         let indices = indices.map(|set| set.iter().map(|i| GresIndex(*i)).collect());
-        Ok(Gpus {
-            count,
-            indices,
-            shares: false,
-        })
+        Ok(Gpus { count, indices, shares: false })
     }
 
     #[test]
@@ -250,11 +208,7 @@ mod tests {
     #[test]
     fn not_applicable_is_not_no_gpus() {
         // OSC/ood_core#105, OleHolmNielsen/Slurm_tools#12 (SP-07): `%b` says N/A for --gpus-per-node=2.
-        assert!(
-            gpus("N/A").map_or(true, |g| g.indices.is_none()),
-            "{:?}",
-            gpus("N/A")
-        );
+        assert!(gpus("N/A").map_or(true, |g| g.indices.is_none()), "{:?}", gpus("N/A"));
         assert_eq!(gpus("gpu:2(IDX:4-5)"), said(2, Some(&[4, 5])));
     }
 

@@ -24,24 +24,17 @@ impl GresMap {
     /// From the folder of slurm.conf, or from where slurmd looks by itself.
     pub fn read(conf: Option<&Path>, node: &str) -> Result<GresMap, String> {
         let given = conf.and_then(Path::parent).map(Path::to_path_buf);
-        let folders = given.map_or_else(
-            || USUAL_FOLDERS.map(PathBuf::from).to_vec(),
-            |folder| vec![folder],
-        );
+        let folders = given.map_or_else(|| USUAL_FOLDERS.map(PathBuf::from).to_vec(), |folder| vec![folder]);
         for file in folders.iter().map(|folder| folder.join("gres.conf")) {
             match std::fs::read_to_string(&file) {
                 Ok(text) => {
-                    return GresMap::parse(&text, node)
-                        .map_err(|e| format!("`{}`: {e}", file.display()));
+                    return GresMap::parse(&text, node).map_err(|e| format!("`{}`: {e}", file.display()));
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(format!("`{}`: {e}", file.display())),
             }
         }
-        let places: Vec<String> = folders
-            .iter()
-            .map(|f| format!("`{}`", f.display()))
-            .collect();
+        let places: Vec<String> = folders.iter().map(|f| format!("`{}`", f.display())).collect();
         Err(format!("no gres.conf in {}", places.join(" or ")))
     }
 
@@ -61,22 +54,12 @@ impl GresMap {
                 (Some(auto), _, Some(_)) => here = Some(auto),
                 _ => {}
             }
-            if line
-                .name
-                .is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
-            {
+            if line.name.is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
                 // slurm's gres.c: lines that begin with Name come before those that begin with NodeName.
-                if line.nodes.is_some() {
-                    for_us.push(line)
-                } else {
-                    for_all.push(line)
-                }
+                if line.nodes.is_some() { for_us.push(line) } else { for_all.push(line) }
             }
         }
-        if here
-            .or(everywhere)
-            .is_some_and(|auto| !auto.eq_ignore_ascii_case("off"))
-        {
+        if here.or(everywhere).is_some_and(|auto| !auto.eq_ignore_ascii_case("off")) {
             return Ok(GresMap::AutoDetected);
         }
         for_all.extend(for_us);
@@ -95,10 +78,7 @@ impl GresMap {
 /// N of /dev/nvidiaN: the device's own minor number where it exists (links are followed), else by its name.
 pub fn minor_of(device: &Path) -> Result<DeviceMinor, String> {
     let by_name = || {
-        let name = device
-            .file_name()
-            .and_then(|n| n.to_str())
-            .and_then(|n| n.strip_prefix("nvidia"));
+        let name = device.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("nvidia"));
         let digits = name.filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
         digits.and_then(|n| n.parse().ok()).map(DeviceMinor)
     };
@@ -108,14 +88,10 @@ pub fn minor_of(device: &Path) -> Result<DeviceMinor, String> {
             if major == NVIDIA_MAJOR {
                 Ok(DeviceMinor(minor))
             } else {
-                Err(format!(
-                    "`{}` has major number {major}, not NVIDIA's {NVIDIA_MAJOR}",
-                    device.display()
-                ))
+                Err(format!("`{}` has major number {major}, not NVIDIA's {NVIDIA_MAJOR}", device.display()))
             }
         }
-        _ => by_name()
-            .ok_or_else(|| format!("`{}` is no device file of an NVIDIA GPU", device.display())),
+        _ => by_name().ok_or_else(|| format!("`{}` is no device file of an NVIDIA GPU", device.display())),
     }
 }
 
@@ -154,9 +130,7 @@ impl<'a> Line<'a> {
     fn parse(text: &'a str) -> Result<Line<'a>, String> {
         let mut line = Line::default();
         for word in text.split_whitespace() {
-            let (key, value) = word
-                .split_once('=')
-                .ok_or_else(|| format!("`{word}` is no `Key=value`"))?;
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is no `Key=value`"))?;
             let value = value.trim_matches('"');
             let slot = match key.to_ascii_lowercase().as_str() {
                 "nodename" => &mut line.nodes,
@@ -178,8 +152,7 @@ impl<'a> Line<'a> {
     }
 
     fn concerns(&self, node: &str) -> Result<bool, String> {
-        self.nodes
-            .map_or(Ok(true), |list| hostlist::names(list, node))
+        self.nodes.map_or(Ok(true), |list| hostlist::names(list, node))
     }
 }
 
@@ -195,15 +168,8 @@ fn files_of(lines: &[Line<'_>]) -> Result<Vec<PathBuf>, String> {
             Some(list) if !line.many_files => hostlist::expand(list, 1024)?,
             _ => return Err("a GPU line without File=, or with MultipleFiles=".to_owned()),
         };
-        if line
-            .count
-            .is_some_and(|count| count.parse() != Ok(of_line.len()))
-        {
-            return Err(format!(
-                "Count={} beside {} files",
-                line.count.unwrap_or(""),
-                of_line.len()
-            ));
+        if line.count.is_some_and(|count| count.parse() != Ok(of_line.len())) {
+            return Err(format!("Count={} beside {} files", line.count.unwrap_or(""), of_line.len()));
         }
         files.extend(of_line.into_iter().map(PathBuf::from));
     }
@@ -223,50 +189,30 @@ mod tests {
     use super::*;
 
     fn files(numbers: &[u32]) -> GresMap {
-        GresMap::Files(
-            numbers
-                .iter()
-                .map(|n| PathBuf::from(format!("/dev/nvidia{n}")))
-                .collect(),
-        )
+        GresMap::Files(numbers.iter().map(|n| PathBuf::from(format!("/dev/nvidia{n}"))).collect())
     }
 
     #[test]
     fn an_index_is_a_place_in_the_files_as_listed() {
         let table: [(&str, &[u32]); 7] = [
-            (
-                "AutoDetect=off\nName=gpu Type=h100 File=/dev/nvidia[0-3]\n",
-                &[0, 1, 2, 3],
-            ),
-            (
-                "name=GPU file=/dev/nvidia1\nNAME=gpu FILE=/dev/nvidia0 # swapped on this board\n",
-                &[1, 0],
-            ),
+            ("AutoDetect=off\nName=gpu Type=h100 File=/dev/nvidia[0-3]\n", &[0, 1, 2, 3]),
+            ("name=GPU file=/dev/nvidia1\nNAME=gpu FILE=/dev/nvidia0 # swapped on this board\n", &[1, 0]),
             (
                 "NodeName=n[1-4] Name=gpu File=/dev/nvidia[2-3]\nNodeName=n9 Name=gpu File=/dev/nvidia7\n",
                 &[2, 3],
             ),
-            (
-                "NodeName=n1 Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia1\n",
-                &[1, 0],
-            ),
+            ("NodeName=n1 Name=gpu File=/dev/nvidia0\nName=gpu File=/dev/nvidia1\n", &[1, 0]),
             (
                 "Name=gpu \\\n  File=/dev/nvidia[0,2] Cores=0-7 Count=2\nName=shard Count=8 File=/dev/nvidia0\n",
                 &[0, 2],
             ),
-            (
-                "AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu File=/dev/nvidia0\n",
-                &[0],
-            ),
+            ("AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu File=/dev/nvidia0\n", &[0]),
             ("Name=gpu File=\"/dev/nvidia0\"\n", &[0]),
         ];
         for (text, want) in table {
             assert_eq!(GresMap::parse(text, "n1"), Ok(files(want)), "{text}");
         }
-        assert_eq!(
-            files(&[1, 0]).device(GresIndex(0)),
-            Some(Path::new("/dev/nvidia1"))
-        );
+        assert_eq!(files(&[1, 0]).device(GresIndex(0)), Some(Path::new("/dev/nvidia1")));
         assert_eq!(files(&[1, 0]).device(GresIndex(2)), None);
     }
 
@@ -304,17 +250,10 @@ mod tests {
 
     #[test]
     fn a_minor_is_read_from_the_device_or_from_its_name() {
-        assert_eq!(
-            minor_of(Path::new("/nowhere/nvidia12")),
-            Ok(DeviceMinor(12))
-        );
-        for other in [
-            "/nowhere/nvidia",
-            "/nowhere/nvidiactl",
-            "/nowhere/card0",
-            "/nowhere/nvidia-uvm",
-            "/dev/null",
-        ] {
+        assert_eq!(minor_of(Path::new("/nowhere/nvidia12")), Ok(DeviceMinor(12)));
+        for other in
+            ["/nowhere/nvidia", "/nowhere/nvidiactl", "/nowhere/card0", "/nowhere/nvidia-uvm", "/dev/null"]
+        {
             assert!(minor_of(Path::new(other)).is_err(), "{other}");
         }
     }
@@ -322,25 +261,12 @@ mod tests {
     #[test]
     fn the_recorded_files_are_read() {
         for version in ["22.05.8", "24.11.5", "26.05.5"] {
-            let path = format!(
-                "{}/fixtures/slurm/{version}/gres.conf",
-                env!("CARGO_MANIFEST_DIR")
-            );
+            let path = format!("{}/fixtures/slurm/{version}/gres.conf", env!("CARGO_MANIFEST_DIR"));
             let map = GresMap::parse(&std::fs::read_to_string(path).unwrap(), "node1").unwrap();
-            assert_eq!(
-                map.device(GresIndex(3)),
-                Some(Path::new("/LAB/dev/nvidia3")),
-                "{version}"
-            );
+            assert_eq!(map.device(GresIndex(3)), Some(Path::new("/LAB/dev/nvidia3")), "{version}");
         }
-        let conf = format!(
-            "{}/fixtures/slurm/22.05.8/slurm.conf",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        assert!(
-            GresMap::read(Some(Path::new(&conf)), "node1").is_ok(),
-            "beside slurm.conf"
-        );
+        let conf = format!("{}/fixtures/slurm/22.05.8/slurm.conf", env!("CARGO_MANIFEST_DIR"));
+        assert!(GresMap::read(Some(Path::new(&conf)), "node1").is_ok(), "beside slurm.conf");
         assert!(GresMap::read(Some(Path::new("/nowhere/slurm.conf")), "node1").is_err());
     }
 }

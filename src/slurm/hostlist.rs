@@ -19,9 +19,7 @@ pub fn expand(list: &str, most: usize) -> Result<Vec<String>, String> {
 
 /// Whether the list names `name`.
 pub fn names(list: &str, name: &str) -> Result<bool, String> {
-    Ok(expand(list, MOST_IN_A_RANGE as usize)?
-        .iter()
-        .any(|n| n == name))
+    Ok(expand(list, MOST_IN_A_RANGE as usize)?.iter().any(|n| n == name))
 }
 
 fn short(list: &str) -> String {
@@ -61,20 +59,15 @@ fn expand_item(item: &str, most: usize) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = item;
     while let Some((plain, after)) = rest.split_once('[') {
-        let (ranges, tail) = after
-            .split_once(']')
-            .ok_or_else(|| format!("`{}`: no closing bracket", short(item)))?;
+        let (ranges, tail) =
+            after.split_once(']').ok_or_else(|| format!("`{}`: no closing bracket", short(item)))?;
         let numbers = expand_ranges(ranges, most)?;
         if names.len().saturating_mul(numbers.len()) > most {
             return Err(format!("`{}` names more than {most}", short(item)));
         }
         names = names
             .iter()
-            .flat_map(|name| {
-                numbers
-                    .iter()
-                    .map(move |number| format!("{name}{plain}{number}"))
-            })
+            .flat_map(|name| numbers.iter().map(move |number| format!("{name}{plain}{number}")))
             .collect();
         rest = tail;
     }
@@ -85,8 +78,7 @@ fn expand_item(item: &str, most: usize) -> Result<Vec<String>, String> {
 fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
-        let (first, last) =
-            bounds(range).ok_or_else(|| format!("`[{}]` is no range", short(ranges)))?;
+        let (first, last) = bounds(range).ok_or_else(|| format!("`[{}]` is no range", short(ranges)))?;
         if last - first >= MOST_IN_A_RANGE || numbers.len() as u64 + (last - first) >= most as u64 {
             return Err(format!("`[{}]` names more than {most}", short(ranges)));
         }
@@ -98,11 +90,8 @@ fn expand_ranges(ranges: &str, most: usize) -> Result<Vec<String>, String> {
 
 /// `N` or `N-M` with M not below N.
 pub(super) fn bounds(range: &str) -> Option<(u64, u64)> {
-    let number = |t: &str| {
-        t.parse::<u64>()
-            .ok()
-            .filter(|_| t.len() <= 18 && t.bytes().all(|b| b.is_ascii_digit()))
-    };
+    let number =
+        |t: &str| t.parse::<u64>().ok().filter(|_| t.len() <= 18 && t.bytes().all(|b| b.is_ascii_digit()));
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let (first, last) = (number(first)?, number(last)?);
     (first <= last).then_some((first, last))
@@ -117,10 +106,7 @@ mod tests {
         let table: [(&str, &[&str]); 8] = [
             ("node1", &["node1"]),
             ("node[1-2]", &["node1", "node2"]),
-            (
-                "gpu[01-03,07],n1",
-                &["gpu01", "gpu02", "gpu03", "gpu07", "n1"],
-            ),
+            ("gpu[01-03,07],n1", &["gpu01", "gpu02", "gpu03", "gpu07", "n1"]),
             ("r[0-1]_b[8-9]", &["r0_b8", "r0_b9", "r1_b8", "r1_b9"]),
             ("n[098-101]", &["n098", "n099", "n100", "n101"]),
             ("a[1]-x,b", &["a1-x", "b"]),
@@ -128,11 +114,7 @@ mod tests {
             ("n[3,1-2]", &["n3", "n1", "n2"]),
         ];
         for (list, want) in table {
-            assert_eq!(
-                expand(list, 100),
-                Ok(want.iter().map(|name| name.to_string()).collect()),
-                "{list}"
-            );
+            assert_eq!(expand(list, 100), Ok(want.iter().map(|name| name.to_string()).collect()), "{list}");
         }
     }
 
@@ -167,13 +149,7 @@ mod tests {
     #[test]
     fn a_list_cannot_grow_beyond_its_bound() {
         assert_eq!(expand("n[1-100]", 100).map(|n| n.len()), Ok(100));
-        for list in [
-            "n[0-100]",
-            "a[0-9]b[0-9]c[0-9]",
-            "a[1-60],b[1-60]",
-            "n[0-65536]",
-            "n[1-60,1-60]",
-        ] {
+        for list in ["n[0-100]", "a[0-9]b[0-9]c[0-9]", "a[1-60],b[1-60]", "n[0-65536]", "n[1-60,1-60]"] {
             assert!(expand(list, 100).is_err(), "{list}");
         }
     }

@@ -46,10 +46,7 @@ impl NodeStatus {
     /// word, no job completing, and it responds.
     pub fn plain(&self) -> bool {
         !matches!(self.base, NodeBase::Other(_))
-            && self
-                .flags
-                .iter()
-                .all(|flag| HARMLESS.contains(&flag.as_str()))
+            && self.flags.iter().all(|flag| HARMLESS.contains(&flag.as_str()))
     }
 }
 
@@ -82,20 +79,8 @@ impl fmt::Display for NodeStatus {
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
-        let args = [
-            "-h",
-            "-a",
-            "--local",
-            "-N",
-            "-n",
-            self.node.as_str(),
-            "-O",
-            FIELDS,
-        ];
-        let text = self
-            .commands
-            .run(Program::Sinfo, &args)
-            .map_err(|silence| self.known_node(silence))?;
+        let args = ["-h", "-a", "--local", "-N", "-n", self.node.as_str(), "-O", FIELDS];
+        let text = self.commands.run(Program::Sinfo, &args).map_err(|silence| self.known_node(silence))?;
         // sinfo prints nothing for a node that Slurm does not know, with exit status 0 (measured on 22.05.8).
         if text.trim().is_empty() {
             return Err(NoAnswer::UnknownNode(self.node.clone()));
@@ -111,18 +96,10 @@ fn parse(text: &str) -> Result<NodeStatus, String> {
     if let Some(other) = lines.find(|other| *other != line) {
         return Err(format!("two different lines, `{line}` and `{other}`"));
     }
-    let (state, reason) = line
-        .split_once('|')
-        .ok_or_else(|| format!("line `{line}`"))?;
+    let (state, reason) = line.split_once('|').ok_or_else(|| format!("line `{line}`"))?;
     let (base, flags) = parse_state(state).ok_or_else(|| format!("state `{state}`"))?;
-    let reason = Some(reason)
-        .filter(|r| !["", "none"].contains(r))
-        .map(str::to_owned);
-    Ok(NodeStatus {
-        base,
-        flags,
-        reason,
-    })
+    let reason = Some(reason).filter(|r| !["", "none"].contains(r)).map(str::to_owned);
+    Ok(NodeStatus { base, flags, reason })
 }
 
 /// `allocated+drain`; also the short forms with a suffix (`IDLE~`, `ALLOC#`), whose signs are flags
@@ -141,11 +118,7 @@ fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
         '-' => Some("planned"),
         _ => None,
     };
-    let words = if sign.is_some() {
-        &lower[..lower.len() - 1]
-    } else {
-        &lower[..]
-    };
+    let words = if sign.is_some() { &lower[..lower.len() - 1] } else { &lower[..] };
     let mut words = words.split('+');
     let base = match words.next()? {
         "idle" => NodeBase::Idle,
@@ -155,8 +128,7 @@ fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
     };
     let mut flags: Vec<String> = words.map(str::to_owned).collect();
     flags.extend(sign.map(str::to_owned));
-    let is_word =
-        |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let is_word = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let base_ok = match &base {
         NodeBase::Other(word) => is_word(word),
         _ => true,
@@ -197,11 +169,7 @@ mod tests {
         ];
         for (text, plain, drained) in table {
             let status = state(text);
-            assert_eq!(
-                (status.plain(), status.drained()),
-                (plain, drained),
-                "{text}: {status:?}"
-            );
+            assert_eq!((status.plain(), status.drained()), (plain, drained), "{text}: {status:?}");
         }
     }
 
@@ -209,8 +177,7 @@ mod tests {
     fn text_in_a_reason_changes_no_state() {
         // aws/aws-parallelcluster-node#639, skypilot-org/skypilot#10839 (SP-12).
         let status =
-            parse("mixed+drain|maint ticket=42 State=IDLE because x | idle|none [root@...]\n")
-                .unwrap();
+            parse("mixed+drain|maint ticket=42 State=IDLE because x | idle|none [root@...]\n").unwrap();
         assert_eq!(status.base, NodeBase::Mixed);
         assert_eq!(
             status.reason.as_deref(),
@@ -223,10 +190,7 @@ mod tests {
         let line = "allocated+drain|gpu-reaper: job=1\n";
         assert_eq!(parse(&line.repeat(3)), parse(line));
         assert!(parse("idle|none\nidle|x\n").is_err());
-        assert!(
-            parse("idle+drain|first\nidle|none\n").is_err(),
-            "a Reason with a newline in it"
-        );
+        assert!(parse("idle+drain|first\nidle|none\n").is_err(), "a Reason with a newline in it");
         for text in ["|none\n", "idle\n", "idle+|x\n", "+drain|x\n", "id le|x\n"] {
             assert!(parse(text).is_err(), "{text:?}");
         }

@@ -13,14 +13,8 @@ impl Slurm {
     /// without a word: look first. The text arrives byte for byte (no quotes, no shell).
     pub fn drain(&self, reason: &str) -> Answer<()> {
         let reason = plain_text(Program::Scontrol, reason)?;
-        let (node, reason) = (
-            format!("NodeName={}", self.node),
-            format!("Reason={reason}"),
-        );
-        self.change(
-            Program::Scontrol,
-            &["update", &node, "State=DRAIN", &reason],
-        )
+        let (node, reason) = (format!("NodeName={}", self.node), format!("Reason={reason}"));
+        self.change(Program::Scontrol, &["update", &node, "State=DRAIN", &reason])
     }
 
     /// Lifts DRAIN and nothing else; the Reason goes with it. The node does not respond for some seconds
@@ -47,28 +41,20 @@ impl Slurm {
     /// Whether the job has an AdminComment. A user's text can only make it look so, never hide one.
     pub fn has_admin_comment(&self, display_id: &str) -> Answer<bool> {
         let id = exact_id(Program::Scontrol, display_id)?;
-        let text = self
-            .commands
-            .run(Program::Scontrol, &["--local", "show", "job", id])?;
+        let text = self.commands.run(Program::Scontrol, &["--local", "show", "job", id])?;
         if !text.starts_with("JobId=") {
             return Err(misread(Program::Scontrol, format!("job {id}: `{text}`")));
         }
-        Ok(text
-            .lines()
-            .any(|line| line.starts_with("   AdminComment=")))
+        Ok(text.lines().any(|line| line.starts_with("   AdminComment=")))
     }
 
     /// Whether somebody has pulled the brake. Only a plain "not found" is a no.
     pub fn brake(&self) -> Answer<bool> {
-        let answer = self
-            .commands
-            .run(Program::Scontrol, &["--local", "-o", "show", "res", BRAKE]);
+        let answer = self.commands.run(Program::Scontrol, &["--local", "-o", "show", "res", BRAKE]);
         match answer {
             Ok(text) if text.starts_with(&format!("ReservationName={BRAKE} ")) => Ok(true),
             Ok(text) => Err(misread(Program::Scontrol, format!("reservation: `{text}`"))),
-            Err(NoAnswer::Refused { text, .. })
-                if text == format!("Reservation {BRAKE} not found") =>
-            {
+            Err(NoAnswer::Refused { text, .. }) if text == format!("Reservation {BRAKE} not found") => {
                 Ok(false)
             }
             Err(silence) => Err(silence),
@@ -76,28 +62,20 @@ impl Slurm {
     }
 
     fn change(&self, program: Program, args: &[&str]) -> Answer<()> {
-        self.commands
-            .run(program, args)
-            .map(drop)
-            .map_err(|silence| self.known_node(silence))
+        self.commands.run(program, args).map(drop).map_err(|silence| self.known_node(silence))
     }
 }
 
 /// One line of printable ASCII that comes back as it was written: other tools read it line by line and key
 /// by key, slurmdbd keeps 255 bytes, and scontrol takes one quote off either end.
 fn plain_text(program: Program, text: &str) -> Answer<&str> {
-    let printable =
-        !text.is_empty() && text.len() <= 200 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
-    let kept_whole =
-        text.trim() == text && !text.starts_with(['"', '\'']) && !text.ends_with(['"', '\'']);
+    let printable = !text.is_empty() && text.len() <= 200 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let kept_whole = text.trim() == text && !text.starts_with(['"', '\'']) && !text.ends_with(['"', '\'']);
     if printable && kept_whole {
         return Ok(text);
     }
     let why = "a text for Slurm is 1 to 200 bytes of printable ASCII on one line, without quotes or blanks at its ends";
-    Err(NoAnswer::Unavailable {
-        program: program.name(),
-        why: why.to_owned(),
-    })
+    Err(NoAnswer::Unavailable { program: program.name(), why: why.to_owned() })
 }
 
 /// `130`, `123_4` or `200+1`: one job, never a range of tasks.
@@ -110,14 +88,8 @@ pub(super) fn exact_id(program: Program, id: &str) -> Answer<&str> {
     if one {
         return Ok(id);
     }
-    let why = format!(
-        "`{}` is no id of one job (130, 123_4 or 200+1)",
-        id.escape_debug()
-    );
-    Err(NoAnswer::Unavailable {
-        program: program.name(),
-        why,
-    })
+    let why = format!("`{}` is no id of one job (130, 123_4 or 200+1)", id.escape_debug());
+    Err(NoAnswer::Unavailable { program: program.name(), why })
 }
 
 #[cfg(test)]
@@ -127,23 +99,10 @@ mod tests {
     #[test]
     fn a_reason_is_one_plain_line_that_comes_back_as_written() {
         // nebius/soperator#2954 (ND-06), aws/aws-parallelcluster-node#639 (ND-10).
-        let ours =
-            "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+        let ours = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
         assert_eq!(plain_text(Program::Scontrol, ours), Ok(ours));
         let long = "x".repeat(201);
-        for bad in [
-            "",
-            " ",
-            "a\nb",
-            "a\tb",
-            "caf\u{e9}",
-            "\"a\"",
-            "a\"",
-            "a ",
-            " a",
-            "\x1b[0m",
-            &long,
-        ] {
+        for bad in ["", " ", "a\nb", "a\tb", "caf\u{e9}", "\"a\"", "a\"", "a ", " a", "\x1b[0m", &long] {
             assert!(plain_text(Program::Scontrol, bad).is_err(), "{bad:?}");
         }
     }
@@ -153,19 +112,9 @@ mod tests {
         for good in ["130", "123_4", "200+1"] {
             assert!(exact_id(Program::Scancel, good).is_ok());
         }
-        for bad in [
-            "",
-            "-u root",
-            "--ctld",
-            "123_[1-3]",
-            "1,2",
-            "1_",
-            "_1",
-            "1.0",
-            "1_2_3",
-            "1 2",
-            "12345678901",
-        ] {
+        for bad in
+            ["", "-u root", "--ctld", "123_[1-3]", "1,2", "1_", "_1", "1.0", "1_2_3", "1 2", "12345678901"]
+        {
             assert!(exact_id(Program::Scancel, bad).is_err(), "{bad:?}");
         }
     }

@@ -9,14 +9,7 @@ use crate::model::JobId;
 use crate::units::GresIndex;
 
 /// Lines of Slurm's own that must stand in the text exactly once.
-const ONCE: [&str; 6] = [
-    "JobId=",
-    "UserId=",
-    "JobState=",
-    "NodeList=",
-    "NumNodes=",
-    "JOB_GRES=",
-];
+const ONCE: [&str; 6] = ["JobId=", "UserId=", "JobState=", "NodeList=", "NumNodes=", "JOB_GRES="];
 const MOST_NODES: usize = 64 << 10;
 
 impl Slurm {
@@ -25,9 +18,7 @@ impl Slurm {
     /// other components out, for which the raw id of a leader would bring them all (measured on 22.05.8).
     pub fn gpus_of(&self, job: JobId, display_id: &str) -> Answer<Vec<GresIndex>> {
         let id = exact_id(Program::Scontrol, display_id)?;
-        let text = self
-            .commands
-            .run(Program::Scontrol, &["--local", "-d", "show", "job", id])?;
+        let text = self.commands.run(Program::Scontrol, &["--local", "-d", "show", "job", id])?;
         gpus_here(&text, job, self.node.as_str())
             .map_err(|why| misread(Program::Scontrol, format!("GPUs of job {job}: {why}")))
     }
@@ -48,11 +39,7 @@ fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Vec<GresIndex>, Strin
         return Err(format!("NumNodes={num_nodes} beside NodeList={node_list}"));
     }
     let (mut total, mut named, mut here) = (0usize, Vec::new(), None);
-    for line in text
-        .lines()
-        .map(str::trim_start)
-        .filter(|line| line.starts_with("Nodes="))
-    {
+    for line in text.lines().map(str::trim_start).filter(|line| line.starts_with("Nodes=")) {
         let (list, gres) = allocation(line).ok_or_else(|| format!("line `{line}`"))?;
         let (group, held) = (hostlist::expand(list, MOST_NODES)?, gres::gpus(gres)?);
         total += group.len() * held.count as usize;
@@ -113,10 +100,7 @@ mod tests {
     use super::*;
 
     fn recorded(version: &str, name: &str) -> String {
-        let path = format!(
-            "{}/fixtures/slurm/{version}/show-job-d.{name}.out",
-            env!("CARGO_MANIFEST_DIR")
-        );
+        let path = format!("{}/fixtures/slurm/{version}/show-job-d.{name}.out", env!("CARGO_MANIFEST_DIR"));
         std::fs::read_to_string(path).unwrap()
     }
 
@@ -130,32 +114,16 @@ mod tests {
             let uneven = recorded(version, "uneven");
             assert_eq!(held(&uneven, 8, "node1"), Ok(vec![0, 1]), "{version}");
             assert_eq!(held(&uneven, 8, "node2"), Ok(vec![0]), "{version}");
-            assert!(
-                held(&uneven, 8, "node3").is_err(),
-                "{version}: not its node"
-            );
-            assert!(
-                held(&uneven, 9, "node1").is_err(),
-                "{version}: not this job"
-            );
+            assert!(held(&uneven, 8, "node3").is_err(), "{version}: not its node");
+            assert!(held(&uneven, 9, "node1").is_err(), "{version}: not this job");
             assert_eq!(
                 held(&recorded(version, "shared-E"), 6, "node1"),
                 Ok(vec![1, 3]),
                 "{version}: IDX:1,3"
             );
-            assert_eq!(
-                held(&recorded(version, "shared-N"), 5, "node1"),
-                Ok(vec![]),
-                "{version}: no GPU"
-            );
-            assert!(
-                held(&recorded(version, "completing"), 1, "node1").is_err(),
-                "{version}: given back"
-            );
-            assert!(
-                held(&recorded(version, "array"), 9, "node1").is_err(),
-                "{version}: two tasks"
-            );
+            assert_eq!(held(&recorded(version, "shared-N"), 5, "node1"), Ok(vec![]), "{version}: no GPU");
+            assert!(held(&recorded(version, "completing"), 1, "node1").is_err(), "{version}: given back");
+            assert!(held(&recorded(version, "array"), 9, "node1").is_err(), "{version}: two tasks");
         }
     }
 
@@ -163,20 +131,10 @@ mod tests {
     fn lines_that_a_user_wrote_spoil_the_answer_and_never_change_it() {
         // skypilot-org/skypilot#10839 (SP-12), eth-cscs/firecrest-v2#148 (SP-01): a job name is any text,
         // newlines included (measured on 22.05.8).
-        let named = |name: &str| {
-            recorded("22.05.8", "uneven").replace("JobName=uneven", &format!("JobName={name}"))
-        };
-        for harmless in [
-            "a=b JobState=FAILED GRES=gpu:9(IDX:9)",
-            "a|b",
-            "a\nb",
-            "a\n   Comment=JobId=5",
-        ] {
-            assert_eq!(
-                held(&named(harmless), 8, "node2"),
-                Ok(vec![0]),
-                "{harmless:?}"
-            );
+        let named =
+            |name: &str| recorded("22.05.8", "uneven").replace("JobName=uneven", &format!("JobName={name}"));
+        for harmless in ["a=b JobState=FAILED GRES=gpu:9(IDX:9)", "a|b", "a\nb", "a\n   Comment=JobId=5"] {
+            assert_eq!(held(&named(harmless), 8, "node2"), Ok(vec![0]), "{harmless:?}");
         }
         for forged in [
             "x\n   JobState=RUNNING Reason=None",

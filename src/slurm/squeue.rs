@@ -38,9 +38,7 @@ impl Slurm {
         match self.squeue(&["-j", &id, "-O", WITH_ACCOUNT]) {
             // An array's leader id brings all its tasks (measured): only the raw id tells which is meant.
             Ok(text) => one_of(parse(&text, 12)?, job),
-            Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => {
-                Ok(None)
-            }
+            Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => Ok(None),
             Err(silence) => Err(silence),
         }
     }
@@ -55,10 +53,7 @@ impl Slurm {
         let mut ids: Vec<JobId> = jobs.iter().map(|listed| listed.job).collect();
         ids.sort_unstable();
         match ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(misread(
-                Program::Squeue,
-                format!("two rows for job {}", pair[0]),
-            )),
+            Some(pair) => Err(misread(Program::Squeue, format!("two rows for job {}", pair[0]))),
             None => Ok(jobs),
         }
     }
@@ -67,22 +62,13 @@ impl Slurm {
     /// a heterogeneous job cannot be asked alone, and where names hold newlines its rows cannot be told apart.
     pub fn name(&self, job: JobId, display_id: &str) -> Answer<String> {
         if display_id.ends_with("+0") {
-            return Err(misread(
-                Program::Squeue,
-                format!("`{display_id}` names a whole heterogeneous job"),
-            ));
+            return Err(misread(Program::Squeue, format!("`{display_id}` names a whole heterogeneous job")));
         }
         // `-j 11+1` prints every component, the raw id 12 only its own; an array's leader id prints every
         // task, `9_2` one (measured on 22.05.8).
-        let id = if display_id.contains('_') {
-            display_id.to_owned()
-        } else {
-            job.to_string()
-        };
+        let id = if display_id.contains('_') { display_id.to_owned() } else { job.to_string() };
         let text = self.squeue(&["-j", &id, "-O", "JobID:|,Name:"])?;
-        let name = text
-            .strip_prefix(&format!("{job}|"))
-            .and_then(|t| t.strip_suffix('\n'));
+        let name = text.strip_prefix(&format!("{job}|")).and_then(|t| t.strip_suffix('\n'));
         name.map(str::to_owned)
             .ok_or_else(|| misread(Program::Squeue, format!("no row of job {job}: `{text}`")))
     }
@@ -98,22 +84,15 @@ impl Slurm {
             }
             answer => answer?,
         };
-        let (id, said) = text
-            .trim_end_matches('\n')
-            .split_once('|')
-            .unwrap_or_default();
+        let (id, said) = text.trim_end_matches('\n').split_once('|').unwrap_or_default();
         match JobId::parse(id) {
             Some(job) if said == sluid => Ok(Some(job)),
-            _ => Err(misread(
-                Program::Squeue,
-                format!("asked for `{sluid}`, got `{text}`"),
-            )),
+            _ => Err(misread(Program::Squeue, format!("asked for `{sluid}`, got `{text}`"))),
         }
     }
 
     fn squeue(&self, args: &[&str]) -> Answer<String> {
-        self.commands
-            .run(Program::Squeue, &[&ALWAYS, args].concat())
+        self.commands.run(Program::Squeue, &[&ALWAYS, args].concat())
     }
 }
 
@@ -124,18 +103,16 @@ fn one_of(rows: Vec<Listed>, job: JobId) -> Answer<Option<Listed>> {
     match (ours.next(), ours.next()) {
         (_, Some(_)) => Err(misread(Program::Squeue, format!("two rows for job {job}"))),
         // A known job has a row with these options: an empty answer is something else.
-        (None, _) if none_at_all => Err(misread(
-            Program::Squeue,
-            format!("no row for job {job}, and no error"),
-        )),
+        (None, _) if none_at_all => {
+            Err(misread(Program::Squeue, format!("no row for job {job}, and no error")))
+        }
         (row, None) => Ok(row),
     }
 }
 
 fn parse(text: &str, fields: usize) -> Answer<Vec<Listed>> {
-    let row = |line: &str| {
-        parse_row(line, fields).ok_or_else(|| misread(Program::Squeue, format!("row `{line}`")))
-    };
+    let row =
+        |line: &str| parse_row(line, fields).ok_or_else(|| misread(Program::Squeue, format!("row `{line}`")));
     text.lines().map(row).collect()
 }
 
@@ -163,20 +140,13 @@ fn parse_row(line: &str, fields: usize) -> Option<Listed> {
         display_id,
         name: Reading::Absent(Absence::NotAsked),
         user: user(f[7], uid),
-        account: f
-            .get(11)
-            .map_or(Reading::Absent(Absence::NotAsked), |text| word(text)),
+        account: f.get(11).map_or(Reading::Absent(Absence::NotAsked), |text| word(text)),
         partition: word(f[8]),
         qos: word(f[10]),
         nodes: Reading::Measured(nodes),
         node_list: word(f[5]),
     });
-    Some(Listed {
-        job,
-        uid,
-        state,
-        details,
-    })
+    Some(Listed { job, uid, state, details })
 }
 
 /// `130`, `123_4`, `123_[5-9]` for the tasks that still wait, `200+1`.
@@ -184,10 +154,7 @@ fn fits_display_id(id: &str) -> bool {
     let rest = id.trim_start_matches(|c: char| c.is_ascii_digit());
     rest.len() < id.len()
         && (rest.is_empty() || rest.starts_with(['_', '+']))
-        && rest
-            .bytes()
-            .skip(1)
-            .all(|b| b.is_ascii_digit() || b"[]-,%.:".contains(&b))
+        && rest.bytes().skip(1).all(|b| b.is_ascii_digit() || b"[]-,%.:".contains(&b))
 }
 
 /// squeue may shorten an exact multiple of 1024: `2K`.
@@ -225,11 +192,11 @@ pub fn job_state<'a>(words: impl IntoIterator<Item = &'a str>) -> JobState {
             "SUSPENDED" | "STOPPED" => JobState::Suspended,
             "COMPLETING" | "STAGE_OUT" => JobState::Completing,
             "CONFIGURING" | "POWER_UP_NODE" => JobState::Configuring,
-            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT"
-            | "RESV_DEL_HOLD" => JobState::Pending,
-            "COMPLETED" | "CANCELLED" | "FAILED" | "TIMEOUT" | "NODE_FAIL" | "PREEMPTED"
-            | "BOOT_FAIL" | "DEADLINE" | "OUT_OF_MEMORY" | "LAUNCH_FAILED" | "RECONFIG_FAIL"
-            | "REVOKED" => JobState::Ended,
+            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
+                JobState::Pending
+            }
+            "COMPLETED" | "CANCELLED" | "FAILED" | "TIMEOUT" | "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL"
+            | "DEADLINE" | "OUT_OF_MEMORY" | "LAUNCH_FAILED" | "RECONFIG_FAIL" | "REVOKED" => JobState::Ended,
             _ => JobState::Other,
         });
     }
@@ -243,10 +210,7 @@ pub fn job_state<'a>(words: impl IntoIterator<Item = &'a str>) -> JobState {
         JobState::Ended,
         JobState::Running,
     ];
-    ORDER
-        .into_iter()
-        .find(|state| states.contains(state))
-        .unwrap_or(JobState::Other)
+    ORDER.into_iter().find(|state| states.contains(state)).unwrap_or(JobState::Other)
 }
 
 #[cfg(test)]
@@ -264,10 +228,7 @@ mod tests {
     #[test]
     fn a_row_of_every_version_becomes_a_job() {
         for version in ["22.05.8", "24.11.5", "26.05.5"] {
-            let path = format!(
-                "{}/fixtures/slurm/{version}/squeue-array.out",
-                env!("CARGO_MANIFEST_DIR")
-            );
+            let path = format!("{}/fixtures/slurm/{version}/squeue-array.out", env!("CARGO_MANIFEST_DIR"));
             let rows = parse(&std::fs::read_to_string(path).unwrap(), 12).unwrap();
             let listed = one_of(rows, id(2)).unwrap().unwrap();
             let details = started(&listed);
@@ -275,11 +236,7 @@ mod tests {
             assert_eq!(details.display_id, "2_2", "{version}");
             assert!(details.start_unix_s > 1_700_000_000);
             assert_eq!(details.restart, Reading::Measured(0));
-            assert_eq!(
-                details.account,
-                Reading::Absent(Absence::NoData),
-                "`(null)` is no account"
-            );
+            assert_eq!(details.account, Reading::Absent(Absence::NoData), "`(null)` is no account");
             assert_eq!(details.user, Reading::Measured("labuser".into()));
             assert_eq!(details.node_list, Reading::Measured("node1".into()));
         }
@@ -292,11 +249,7 @@ mod tests {
         let one = one_of(parse(text, 12).unwrap(), id(201)).unwrap().unwrap();
         assert!(started(&one).is_het() && !started(&one).is_array_task());
         assert_eq!(started(&one).restart, Reading::Measured(2));
-        assert_eq!(
-            one_of(parse(text, 12).unwrap(), id(199)),
-            Ok(None),
-            "an ended leader of living tasks"
-        );
+        assert_eq!(one_of(parse(text, 12).unwrap(), id(199)), Ok(None), "an ended leader of living tasks");
     }
 
     #[test]
@@ -304,26 +257,14 @@ mod tests {
         // eth-cscs/firecrest-v2#148, aiidateam/aiida-core#7554 (SP-01): measured on 22.05.8 with an account
         // of `acc|x` + newline + `9|9`, which is any text where accounting is not enforced.
         let row = "1|1|RUNNING|1795966699|1|node1|1001|labuser|gpu|0|(null)|";
-        let account =
-            |text: &str| parse(&format!("{row}{text}\n"), 12).and_then(|rows| one_of(rows, id(1)));
+        let account = |text: &str| parse(&format!("{row}{text}\n"), 12).and_then(|rows| one_of(rows, id(1)));
         let with_bar = account("acc|x").unwrap().unwrap();
-        assert_eq!(
-            started(&with_bar).account,
-            Reading::Measured("acc|x".into())
-        );
+        assert_eq!(started(&with_bar).account, Reading::Measured("acc|x".into()));
         assert_eq!(started(&with_bar).qos, Reading::Absent(Absence::NoData));
         assert!(account("acc|x\n9|9").is_err(), "a row that does not fit");
-        assert!(
-            account(&format!("x\n{row}exempt")).is_err(),
-            "two rows of one job"
-        );
-        let forged = account("x\n7|7|RUNNING|1|1|n|0|root|p|0|q|a")
-            .unwrap()
-            .unwrap();
-        assert_eq!(
-            (forged.job, &started(&forged).account),
-            (id(1), &Reading::Measured("x".into()))
-        );
+        assert!(account(&format!("x\n{row}exempt")).is_err(), "two rows of one job");
+        let forged = account("x\n7|7|RUNNING|1|1|n|0|root|p|0|q|a").unwrap().unwrap();
+        assert_eq!((forged.job, &started(&forged).account), (id(1), &Reading::Measured("x".into())));
     }
 
     #[test]
@@ -353,29 +294,21 @@ mod tests {
         let nodes: String = (0..150).map(|n| format!("n{n},")).collect::<String>() + "n999";
         let text = format!("1|1|RUNNING|1795966699|151|{nodes}|1001|labuser|foo,bar|0|normal\n");
         let rows = parse(&text, 11).unwrap();
-        assert_eq!(
-            started(&rows[0]).partition,
-            Reading::Measured("foo,bar".into())
-        );
+        assert_eq!(started(&rows[0]).partition, Reading::Measured("foo,bar".into()));
         assert_eq!(started(&rows[0]).node_list, Reading::Measured(nodes));
     }
 
     #[test]
     fn a_job_without_a_start_has_none() {
-        let waiting = |state: &str, start: &str| {
-            format!("3|3+0|{state}|{start}|1||1001|u|gpu|0|(null)|(null)\n")
-        };
+        let waiting =
+            |state: &str, start: &str| format!("3|3+0|{state}|{start}|1||1001|u|gpu|0|(null)|(null)\n");
         for (state, start, want) in [
             ("PENDING", "N/A", JobState::Pending),
             ("PENDING", "1795966699", JobState::Pending),
             ("CANCELLED", "N/A", JobState::Ended),
         ] {
             let rows = parse(&waiting(state, start), 12).unwrap();
-            assert_eq!(
-                (rows[0].state, &rows[0].details),
-                (want, &None),
-                "{state} {start}"
-            );
+            assert_eq!((rows[0].state, &rows[0].details), (want, &None), "{state} {start}");
         }
     }
 

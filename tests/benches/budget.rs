@@ -31,12 +31,7 @@ struct Figure {
 
 impl Figure {
     fn new(what: impl Into<String>, value: f64, budget: f64, unit: &'static str) -> Figure {
-        Figure {
-            what: what.into(),
-            value: Some(value),
-            budget,
-            unit,
-        }
+        Figure { what: what.into(), value: Some(value), budget, unit }
     }
 
     fn judged(&self) -> &'static str {
@@ -49,16 +44,8 @@ impl Figure {
     }
 
     fn line(&self) -> String {
-        let value = self
-            .value
-            .map_or("-".to_string(), |value| format!("{value:.3}"));
-        format!(
-            "{:<58} {value:>10} {:<4} budget {:>6} {}",
-            self.what,
-            self.unit,
-            self.budget,
-            self.judged()
-        )
+        let value = self.value.map_or("-".to_string(), |value| format!("{value:.3}"));
+        format!("{:<58} {value:>10} {:<4} budget {:>6} {}", self.what, self.unit, self.budget, self.judged())
     }
 
     fn misses(&self) -> bool {
@@ -68,34 +55,19 @@ impl Figure {
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let after = |flag: &str| {
-        arguments
-            .iter()
-            .position(|a| a == flag)
-            .and_then(|at| arguments.get(at + 1))
-    };
-    let binary = PathBuf::from(
-        env::var_os("GPU_REAPER_BIN").unwrap_or(env!("CARGO_BIN_EXE_gpu-reaper-hc").into()),
-    );
+    let after = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|at| arguments.get(at + 1));
+    let binary =
+        PathBuf::from(env::var_os("GPU_REAPER_BIN").unwrap_or(env!("CARGO_BIN_EXE_gpu-reaper-hc").into()));
     if let Some(folder) = after("--lay-out") {
-        let runs = after("--runs")
-            .and_then(|runs| runs.parse().ok())
-            .unwrap_or(RUNS_A_DAY);
+        let runs = after("--runs").and_then(|runs| runs.parse().ok()).unwrap_or(RUNS_A_DAY);
         let node = Node::new(&binary, Path::new(folder), &node::busy_driver(), KEEP_ALL)?;
         return node.with_history(runs, unix_secs());
     }
-    let rounds = after("--rounds")
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(100);
-    let folder = tempfile::Builder::new()
-        .prefix("gpu-reaper-budget.")
-        .tempdir()?;
+    let rounds = after("--rounds").and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
+    let folder = tempfile::Builder::new().prefix("gpu-reaper-budget.").tempdir()?;
     let figures = report(&binary, folder.path(), rounds)?;
     let missed = figures.iter().filter(|figure| figure.misses()).count();
-    println!(
-        "\n{missed} of {} figures beyond {SLACK} times their budget or not measured",
-        figures.len()
-    );
+    println!("\n{missed} of {} figures beyond {SLACK} times their budget or not measured", figures.len());
     if missed > 0 && env::var("CI").is_ok_and(|ci| ci == "true") {
         std::process::exit(1);
     }
@@ -103,25 +75,16 @@ fn main() -> io::Result<()> {
 }
 
 fn unix_secs() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs() as i64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 /// The node is laid out by another process: what that needs would be the floor of every resident set here.
 fn lay_out(binary: &Path, folder: &Path, runs: i64) -> io::Result<Node> {
     let runs = runs.to_string();
-    let mut lay = Program::new([
-        env::current_exe()?.as_os_str(),
-        "--lay-out".as_ref(),
-        folder.as_os_str(),
-    ]);
+    let mut lay = Program::new([env::current_exe()?.as_os_str(), "--lay-out".as_ref(), folder.as_os_str()]);
     lay.argv.extend(["--runs".into(), runs.into()]);
     let kept = ["PATH", "GPU_REAPER_BIN"].map(|key| (key, env::var(key).ok()));
-    lay.env.extend(
-        kept.into_iter()
-            .filter_map(|(key, value)| Some((key.to_string(), value?))),
-    );
+    lay.env.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
     lay.must_run()?;
     Ok(Node::at(binary, folder))
 }
@@ -154,31 +117,16 @@ fn times(binary: &Path, healthy: &Program, rounds: usize) -> io::Result<Vec<Figu
     let programs = [
         ("bash -c true", Program::new(["/bin/bash", "-c", "true"])),
         ("healthy run", healthy.clone()),
-        (
-            "--version",
-            Program::new([binary.as_os_str(), "--version".as_ref()]),
-        ),
-        (
-            "nhc-style.sh",
-            Program::new(["/bin/bash".as_ref(), script.as_os_str()]),
-        ),
+        ("--version", Program::new([binary.as_os_str(), "--version".as_ref()])),
+        ("nhc-style.sh", Program::new(["/bin/bash".as_ref(), script.as_os_str()])),
     ];
     let costs = measure::interleaved(&programs, rounds)?;
-    println!(
-        "{:<16} {:>10} {:>10} {:>10}",
-        "", "wall us", "CPU us", "RSS KiB"
-    );
+    println!("{:<16} {:>10} {:>10} {:>10}", "", "wall us", "CPU us", "RSS KiB");
     for (name, _) in &programs {
         let cost = costs[name];
-        println!(
-            "{name:<16} {:>10} {:>10} {:>10}",
-            cost.wall_us, cost.cpu_us, cost.rss_kib
-        );
+        println!("{name:<16} {:>10} {:>10} {:>10}", cost.wall_us, cost.cpu_us, cost.rss_kib);
     }
-    println!(
-        "(no resident set below {} KiB can be told: that is the bench's own)",
-        measure::own_rss_kib()
-    );
+    println!("(no resident set below {} KiB can be told: that is the bench's own)", measure::own_rss_kib());
     let mut figures = Vec::new();
     for (what, beside, most) in [
         ("healthy run", "bash -c true", 2.5),
@@ -186,18 +134,8 @@ fn times(binary: &Path, healthy: &Program, rounds: usize) -> io::Result<Vec<Figu
         ("--version", "bash -c true", 0.8),
     ] {
         let ratio = |of: fn(&Cost) -> u64| of(&costs[what]) as f64 / of(&costs[beside]) as f64;
-        figures.push(Figure::new(
-            format!("{what} / {beside}: wall"),
-            ratio(|c| c.wall_us),
-            most,
-            "x",
-        ));
-        figures.push(Figure::new(
-            format!("{what} / {beside}: CPU"),
-            ratio(|c| c.cpu_us),
-            most,
-            "x",
-        ));
+        figures.push(Figure::new(format!("{what} / {beside}: wall"), ratio(|c| c.wall_us), most, "x"));
+        figures.push(Figure::new(format!("{what} / {beside}: CPU"), ratio(|c| c.cpu_us), most, "x"));
     }
     figures.push(Figure::new(
         "healthy run: resident",
@@ -210,44 +148,22 @@ fn times(binary: &Path, healthy: &Program, rounds: usize) -> io::Result<Vec<Figu
 
 /// The same run on a ledger a hundred times as long: append and prune must not feel it.
 fn growth(binary: &Path, folder: &Path, rounds: usize) -> io::Result<Figure> {
-    let node =
-        |samples: i64, name: &str| lay_out(binary, &folder.join(name), samples / node::GPUS as i64);
+    let node = |samples: i64, name: &str| lay_out(binary, &folder.join(name), samples / node::GPUS as i64);
     let (short, long) = (node(10_000, "short")?, node(1_000_000, "long")?);
-    let costs = measure::interleaved(
-        &[("short", short.health_run()), ("long", long.health_run())],
-        rounds,
-    )?;
+    let costs = measure::interleaved(&[("short", short.health_run()), ("long", long.health_run())], rounds)?;
     let ratio = costs["long"].cpu_us as f64 / costs["short"].cpu_us as f64;
-    Ok(Figure::new(
-        "healthy run: CPU at 1 M samples / at 10 k",
-        ratio,
-        1.3,
-        "x",
-    ))
+    Ok(Figure::new("healthy run: CPU at 1 M samples / at 10 k", ratio, 1.3, "x"))
 }
 
 fn fsyncs(healthy: &Program, folder: &Path) -> io::Result<Figure> {
-    let counted = installed("strace")
-        .then(|| measure::fsyncs(healthy, folder))
-        .transpose()?;
+    let counted = installed("strace").then(|| measure::fsyncs(healthy, folder)).transpose()?;
     let value = counted.map(|count| count as f64);
-    Ok(Figure {
-        what: "healthy run: fsyncs".into(),
-        value,
-        budget: 0.0,
-        unit: "",
-    })
+    Ok(Figure { what: "healthy run: fsyncs".into(), value, budget: 0.0, unit: "" })
 }
 
 fn instructions(healthy: &Program, folder: &Path) -> io::Result<Figure> {
-    let counted = installed("valgrind")
-        .then(|| measure::instructions(healthy, folder))
-        .transpose()?;
-    if let Some(Instructions {
-        by_object,
-        stand_in,
-    }) = &counted
-    {
+    let counted = installed("valgrind").then(|| measure::instructions(healthy, folder)).transpose()?;
+    if let Some(Instructions { by_object, stand_in }) = &counted {
         println!("\ninstructions by whose code they are, run and worker:");
         for (object, count) in by_object {
             println!("{object:<32} {count:>12}");

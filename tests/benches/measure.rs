@@ -30,56 +30,31 @@ pub struct Program {
 impl Program {
     pub fn new<S: Into<OsString>>(argv: impl IntoIterator<Item = S>) -> Program {
         let env = vec![("SLURMD_NODENAME".to_string(), "n1".to_string())];
-        Program {
-            argv: argv.into_iter().map(Into::into).collect(),
-            env,
-        }
+        Program { argv: argv.into_iter().map(Into::into).collect(), env }
     }
 
     /// The same program started through another one (`strace`, `valgrind`).
     pub fn under<S: Into<OsString>>(&self, before: impl IntoIterator<Item = S>) -> Program {
-        let argv = before
-            .into_iter()
-            .map(Into::into)
-            .chain(self.argv.iter().cloned())
-            .collect();
-        Program {
-            argv,
-            env: self.env.clone(),
-        }
+        let argv = before.into_iter().map(Into::into).chain(self.argv.iter().cloned()).collect();
+        Program { argv, env: self.env.clone() }
     }
 
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.argv[0]);
-        command
-            .args(&self.argv[1..])
-            .env_clear()
-            .envs(self.env.iter().map(|(k, v)| (k, v)));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(&self.argv[1..]).env_clear().envs(self.env.iter().map(|(k, v)| (k, v)));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
     /// Runs it to its end, and says what it wrote if it fails.
     pub fn must_run(&self) -> io::Result<()> {
-        let output = self
-            .command()
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .output()?;
+        let output = self.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned()
-            + &String::from_utf8_lossy(&output.stdout);
-        Err(io::Error::other(format!(
-            "{:?} ended with {}: {}",
-            self.argv,
-            output.status,
-            said.trim()
-        )))
+        let said =
+            String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        Err(io::Error::other(format!("{:?} ended with {}: {}", self.argv, output.status, said.trim())))
     }
 }
 
@@ -102,11 +77,7 @@ fn wait4(pid: i32) -> io::Result<(i32, i32, libc::rusage)> {
     // SAFETY: both pointers are to live values of the right types.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let reaped = unsafe { libc::wait4(pid, &mut status, 0, &mut usage) };
-    if reaped < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok((reaped, status, usage))
-    }
+    if reaped < 0 { Err(io::Error::last_os_error()) } else { Ok((reaped, status, usage)) }
 }
 
 fn cpu_us(usage: &libc::rusage) -> u64 {
@@ -121,11 +92,7 @@ pub fn cost_of(program: &Program) -> io::Result<Cost> {
     let child = command.spawn()?;
     let (_, status, usage) = wait4(i32::try_from(child.id()).map_err(io::Error::other)?)?;
     let wall_us = start.elapsed().as_micros() as u64;
-    let mut cost = Cost {
-        wall_us,
-        cpu_us: cpu_us(&usage),
-        rss_kib: usage.ru_maxrss as u64,
-    };
+    let mut cost = Cost { wall_us, cpu_us: cpu_us(&usage), rss_kib: usage.ru_maxrss as u64 };
     while let Ok((_, _, usage)) = wait4(-1) {
         cost.cpu_us += cpu_us(&usage);
         cost.rss_kib = cost.rss_kib.max(usage.ru_maxrss as u64);
@@ -134,10 +101,7 @@ pub fn cost_of(program: &Program) -> io::Result<Cost> {
         return Ok(cost);
     }
     program.must_run()?;
-    Err(io::Error::other(format!(
-        "{:?} ended with raw status {status} once, then well",
-        program.argv
-    )))
+    Err(io::Error::other(format!("{:?} ended with raw status {status} once, then well", program.argv)))
 }
 
 /// Runs all programs in turn, `rounds` times, so that a busy moment of the machine meets all of them.
@@ -155,19 +119,12 @@ pub fn interleaved(
             }
         }
     }
-    Ok(costs
-        .into_iter()
-        .map(|(name, all)| (name, medians(&all)))
-        .collect())
+    Ok(costs.into_iter().map(|(name, all)| (name, medians(&all))).collect())
 }
 
 fn medians(all: &[Cost]) -> Cost {
     let of = |field: fn(&Cost) -> u64| median(all.iter().map(field).collect());
-    Cost {
-        wall_us: of(|c| c.wall_us),
-        cpu_us: of(|c| c.cpu_us),
-        rss_kib: of(|c| c.rss_kib),
-    }
+    Cost { wall_us: of(|c| c.wall_us), cpu_us: of(|c| c.cpu_us), rss_kib: of(|c| c.rss_kib) }
 }
 
 /// The middle one, the upper of two.
@@ -179,11 +136,7 @@ pub fn median(mut values: Vec<u64>) -> u64 {
 /// Whether a program of this name answers `--version`.
 pub fn installed(name: &str) -> bool {
     let mut asked = Command::new(name);
-    asked
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    asked.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     asked.status().is_ok_and(|status| status.success())
 }
 
@@ -191,33 +144,16 @@ pub fn installed(name: &str) -> bool {
 pub fn fsyncs(program: &Program, folder: &Path) -> io::Result<usize> {
     let log = folder.join("strace.log");
     let calls = "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync";
-    let strace = [
-        "strace",
-        "-f",
-        "-qq",
-        "-e",
-        "signal=none",
-        "-e",
-        calls,
-        "-o",
-    ]
-    .map(OsString::from);
+    let strace = ["strace", "-f", "-qq", "-e", "signal=none", "-e", calls, "-o"].map(OsString::from);
     let traced = program.under(strace.into_iter().chain([log.clone().into_os_string()]));
     path_of(&traced).must_run()?;
-    Ok(fs::read_to_string(log)?
-        .lines()
-        .filter(|line| line.contains("sync"))
-        .count())
+    Ok(fs::read_to_string(log)?.lines().filter(|line| line.contains("sync")).count())
 }
 
 /// With the bench's own PATH, to find a tool; what the tool starts is named by its whole path.
 fn path_of(program: &Program) -> Program {
     let mut found = program.clone();
-    found.env.extend(
-        std::env::var("PATH")
-            .ok()
-            .map(|path| ("PATH".to_string(), path)),
-    );
+    found.env.extend(std::env::var("PATH").ok().map(|path| ("PATH".to_string(), path)));
     found
 }
 
@@ -247,17 +183,12 @@ pub fn instructions(program: &Program, folder: &Path) -> io::Result<Instructions
     fs::create_dir(&out)?;
     // A forked child inherits its parent's counters: dumping (which also zeroes) at every function with
     // "fork" in its name, up to the C library's own, leaves it none to count a second time.
-    let valgrind =
-        ["valgrind", "-q", "--tool=callgrind", "--dump-before=*fork*"].map(OsString::from);
+    let valgrind = ["valgrind", "-q", "--tool=callgrind", "--dump-before=*fork*"].map(OsString::from);
     let file = OsString::from(format!("--callgrind-out-file={}/out.%p", out.display()));
     path_of(&program.under(valgrind.into_iter().chain([file]))).must_run()?;
     let mut sum = Instructions::default();
     for entry in fs::read_dir(&out)? {
-        add_profile(
-            &fs::read_to_string(entry?.path())?,
-            "libnvidia-ml",
-            &mut sum,
-        );
+        add_profile(&fs::read_to_string(entry?.path())?, "libnvidia-ml", &mut sum);
     }
     fs::remove_dir_all(out)?;
     Ok(sum)
@@ -284,14 +215,8 @@ pub fn add_profile(text: &str, stand_in: &str, sum: &mut Instructions) {
         } else if line.starts_with("calls=") {
             is_call = true;
         } else if line.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '*')) {
-            let cost = line
-                .split(' ')
-                .nth(1)
-                .and_then(|cost| cost.parse::<u64>().ok());
-            let into = callee
-                .take()
-                .filter(|_| is_call)
-                .unwrap_or_else(|| object.clone());
+            let cost = line.split(' ').nth(1).and_then(|cost| cost.parse::<u64>().ok());
+            let into = callee.take().filter(|_| is_call).unwrap_or_else(|| object.clone());
             let crosses = into.contains(stand_in) && !object.contains(stand_in);
             match cost {
                 Some(cost) if is_call && crosses => sum.stand_in += cost,

@@ -31,19 +31,13 @@ pub struct Node {
 impl Node {
     /// A node that was laid out before.
     pub fn at(binary: &Path, folder: &Path) -> Node {
-        Node {
-            folder: folder.to_path_buf(),
-            binary: binary.to_path_buf(),
-        }
+        Node { folder: folder.to_path_buf(), binary: binary.to_path_buf() }
     }
 
     /// Lays everything out but the ledger. `driver` is the scenario of the stand-in library, `more` goes to the
     /// end of the configuration.
     pub fn new(binary: &Path, folder: &Path, driver: &str, more: &str) -> io::Result<Node> {
-        let node = Node {
-            folder: folder.to_path_buf(),
-            binary: binary.to_path_buf(),
-        };
+        let node = Node { folder: folder.to_path_buf(), binary: binary.to_path_buf() };
         fs::create_dir_all(folder.join("bin"))?;
         build_stand_in(&node.library())?;
         fs::write(folder.join("scenario.txt"), driver)?;
@@ -67,19 +61,14 @@ impl Node {
 
     /// One health-check run.
     pub fn health_run(&self) -> Program {
-        Program::new([
-            self.binary.as_os_str(),
-            "--config".as_ref(),
-            self.config().as_os_str(),
-        ])
+        Program::new([self.binary.as_os_str(), "--config".as_ref(), self.config().as_os_str()])
     }
 
     /// The Prolog of a job that holds all GPUs, as slurmd of 25.11 calls it (UUIDs in CUDA_VISIBLE_DEVICES).
     pub fn prolog(&self, job: u32, started_unix_secs: i64) -> Program {
         let mut prolog = self.health_run();
         prolog.argv.push("prolog".into());
-        let join =
-            |text: &dyn Fn(usize) -> String| (0..GPUS).map(text).collect::<Vec<_>>().join(",");
+        let join = |text: &dyn Fn(usize) -> String| (0..GPUS).map(text).collect::<Vec<_>>().join(",");
         let env = [
             ("SLURM_JOB_ID", job.to_string()),
             ("SLURM_JOB_USER", "ada".to_string()),
@@ -95,22 +84,17 @@ impl Node {
             ("SLURM_JOB_GPUS", join(&|gpu| gpu.to_string())),
             ("CUDA_VISIBLE_DEVICES", join(&uuid)),
         ];
-        prolog
-            .env
-            .extend(env.map(|(key, value)| (key.to_string(), value)));
+        prolog.env.extend(env.map(|(key, value)| (key.to_string(), value)));
         prolog
     }
 
     /// The ledger: the one SQLite file in the node's state folder.
     pub fn ledger(&self) -> io::Result<PathBuf> {
         let state = self.folder.join("state").join(NAME);
-        let is_ledger = |path: &PathBuf| {
-            fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"SQLite format 3\0"))
-        };
+        let is_ledger =
+            |path: &PathBuf| fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"SQLite format 3\0"));
         let mut files = fs::read_dir(&state)?.filter_map(|entry| entry.ok().map(|e| e.path()));
-        files
-            .find(is_ledger)
-            .ok_or_else(|| io::Error::other(format!("no ledger in {}", state.display())))
+        files.find(is_ledger).ok_or_else(|| io::Error::other(format!("no ledger in {}", state.display())))
     }
 
     /// Registers the job and lets one run write its rows; `runs` in all then stand in the ledger.
@@ -129,13 +113,7 @@ pub fn uuid(gpu: usize) -> String {
 /// Compiles the stand-in library; it reads `scenario.txt` beside itself.
 pub fn build_stand_in(library: &Path) -> io::Result<()> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml/fake_nvml.c");
-    let flags = [
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-Wl,-soname,libnvidia-ml.so.1",
-    ];
+    let flags = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"];
     let output = Command::new("gcc")
         .args(flags)
         .arg(source)
@@ -146,19 +124,13 @@ pub fn build_stand_in(library: &Path) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(io::Error::other(format!(
-        "gcc: {}",
-        String::from_utf8_lossy(&output.stderr)
-    )))
+    Err(io::Error::other(format!("gcc: {}", String::from_utf8_lossy(&output.stderr))))
 }
 
 /// Eight H100s at work, each with a process and with a hundred entries in its utilization ring.
 pub fn busy_driver() -> String {
     let pid = std::process::id();
-    let ring: String = (1..=100)
-        .rev()
-        .map(|i| format!(" {}:{}", i * 167_000, 90 + i % 10))
-        .collect();
+    let ring: String = (1..=100).rev().map(|i| format!(" {}:{}", i * 167_000, 90 + i % 10)).collect();
     let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
                     nvmlSystemGetCudaDriverVersion = 13000\n"
         .to_string();
@@ -209,13 +181,11 @@ fn repeat_back_in_time(ledger: &Path, runs: i64) -> rusqlite::Result<()> {
         repeat(&all, table, "run", newest, runs)?;
     }
     let last = newest + runs - 1;
-    let back = "UPDATE run SET boottime_ms = boottime_ms - (?1 - id) * ?2, wall_ms = wall_ms - (?1 - id) * ?2";
+    let back =
+        "UPDATE run SET boottime_ms = boottime_ms - (?1 - id) * ?2, wall_ms = wall_ms - (?1 - id) * ?2";
     all.execute(back, params![last, SPACING_MS])?;
     // The energy counter grew by what 690 W bring between two runs.
-    all.execute(
-        "UPDATE counter SET value = value - (?1 - run) * ?2 * 690",
-        params![last, SPACING_MS],
-    )?;
+    all.execute("UPDATE counter SET value = value - (?1 - run) * ?2 * 690", params![last, SPACING_MS])?;
     all.commit()
 }
 
@@ -225,15 +195,9 @@ const BY_RUN: &[&str] = &["sample", "counter", "proc", "job_sample"];
 /// Copies one run's rows of a table under the next `runs - 1` numbers.
 fn repeat(db: &Connection, table: &str, key: &str, newest: i64, runs: i64) -> rusqlite::Result<()> {
     let mut ask = db.prepare("SELECT name FROM pragma_table_info(?1)")?;
-    let columns: Vec<String> = ask
-        .query_map([table], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
+    let columns: Vec<String> = ask.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let list = |number: &str| {
-        columns
-            .iter()
-            .map(|c| if c == key { number } else { c })
-            .collect::<Vec<_>>()
-            .join(", ")
+        columns.iter().map(|c| if c == key { number } else { c }).collect::<Vec<_>>().join(", ")
     };
     let copy = format!(
         "WITH RECURSIVE copy(number) AS (SELECT ?1 + 1 UNION ALL SELECT number + 1 FROM copy WHERE number < ?1 + ?2 - 1)

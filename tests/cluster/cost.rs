@@ -8,21 +8,13 @@ use std::collections::BTreeMap;
 /// Requests to slurmctld so far by type, as sdiag counts them; without sdiag's own and what daemons report.
 fn requests(node: &Node) -> BTreeMap<String, u64> {
     let text = node.slurm(&["sdiag"]);
-    let (_, by_type) = text
-        .split_once("statistics by message type")
-        .expect("sdiag's table of RPCs");
-    let rows = by_type
-        .lines()
-        .skip(1)
-        .take_while(|line| !line.contains("statistics by user"));
+    let (_, by_type) = text.split_once("statistics by message type").expect("sdiag's table of RPCs");
+    let rows = by_type.lines().skip(1).take_while(|line| !line.contains("statistics by user"));
     rows.filter_map(|row| {
         let kind = row.split_whitespace().next()?;
         let (_, count) = row.split_once("count:")?;
         let asked = kind.starts_with("REQUEST_") && kind != "REQUEST_STATS_INFO";
-        asked.then_some((
-            kind.to_owned(),
-            count.split_whitespace().next()?.parse().ok()?,
-        ))
+        asked.then_some((kind.to_owned(), count.split_whitespace().next()?.parse().ok()?))
     })
     .collect()
 }
@@ -42,11 +34,7 @@ fn a_healthy_node_with_registered_jobs_asks_slurmctld_nothing_in_twenty_runs() {
     nodes.iter().for_each(|node| node.wait_for_runs(2));
 
     let ledger = nodes[0].ledger();
-    let samples = || {
-        jobs[0]
-            .each_ref()
-            .map(|job| ledger.registration(job.id).map(|r| ledger.samples_of(r)))
-    };
+    let samples = || jobs[0].each_ref().map(|job| ledger.registration(job.id).map(|r| ledger.samples_of(r)));
     let (before, runs, sampled) = (requests(&nodes[0]), ledger.runs(), samples());
     nodes.iter().for_each(|node| node.wait_for_runs(6));
     while ledger.runs() < runs + 20 {
@@ -54,10 +42,7 @@ fn a_healthy_node_with_registered_jobs_asks_slurmctld_nothing_in_twenty_runs() {
     }
     assert_eq!(requests(&nodes[0]), before);
     // One GPU and two, in each of twenty runs.
-    let [one, two] = [samples()[0].zip(sampled[0]), samples()[1].zip(sampled[1])]
-        .map(|s| s.map(|(now, then)| now - then));
-    assert!(
-        one >= Some(20) && two >= Some(40),
-        "its runs do sample: {one:?}, {two:?}"
-    );
+    let [one, two] =
+        [samples()[0].zip(sampled[0]), samples()[1].zip(sampled[1])].map(|s| s.map(|(now, then)| now - then));
+    assert!(one >= Some(20) && two >= Some(40), "its runs do sample: {one:?}, {two:?}");
 }

@@ -10,23 +10,14 @@ fn of_a_busy_and_a_hung_job_on_one_node_only_the_hung_one_is_found_and_observe_c
     node.show(&[busy.busy(), hung.hung()].concat());
     let before = node.standing();
 
-    node.wait_until(
-        "a drain of the hung job's node is due, and withheld",
-        || {
-            node.ledger()
-                .withheld(hung.id)
-                .iter()
-                .any(|w| w.verdict == "drain")
-        },
-    );
+    node.wait_until("a drain of the hung job's node is due, and withheld", || {
+        node.ledger().withheld(hung.id).iter().any(|w| w.verdict == "drain")
+    });
     node.nothing_happens(3, &before);
     assert_eq!(node.ledger().findings(busy.id), 0);
     assert_eq!(node.ledger().findings(hung.id), 1);
     assert!(
-        node.ledger()
-            .actions(hung.id)
-            .iter()
-            .all(|a| a.verdict == "alert"),
+        node.ledger().actions(hung.id).iter().all(|a| a.verdict == "alert"),
         "{:?}",
         node.ledger().actions(hung.id)
     );
@@ -50,12 +41,7 @@ fn a_hung_job_beside_free_gpus_takes_nothing_from_others() {
             .any(|w| w.verdict == "drain" && w.because.contains("would block"))
     });
     node.nothing_happens(3, &before);
-    assert!(
-        node.ledger()
-            .actions(hung.id)
-            .iter()
-            .all(|a| a.verdict == "alert")
-    );
+    assert!(node.ledger().actions(hung.id).iter().all(|a| a.verdict == "alert"));
 }
 
 #[test]
@@ -66,15 +52,9 @@ fn a_job_from_before_the_hooks_is_found_by_what_the_node_itself_shows() {
     node.show(&hung.hung());
     let before = node.standing();
 
-    node.wait_until("it is registered", || {
-        node.ledger().registration(hung.id).is_some()
-    });
-    node.wait_until("it is found", || {
-        node.ledger().done(hung.id, "alert").is_some()
-    });
+    node.wait_until("it is registered", || node.ledger().registration(hung.id).is_some());
+    node.wait_until("it is found", || node.ledger().done(hung.id, "alert").is_some());
     node.nothing_happens(1, &before);
     node.cancel(&hung);
-    node.wait_until("its Epilog cleared it", || {
-        node.ledger().registration(hung.id).is_none()
-    });
+    node.wait_until("its Epilog cleared it", || node.ledger().registration(hung.id).is_none());
 }

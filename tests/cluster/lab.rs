@@ -50,12 +50,7 @@ pub fn lease(settings: &Settings) -> Option<Node> {
 /// All nodes at once, for a test that stops slurmctld or counts what it is asked.
 pub fn lease_all(settings: &Settings) -> Option<Vec<Node>> {
     let lab = shared()?;
-    Some(
-        lab.take(NODES)
-            .into_iter()
-            .map(|index| Node::prepare(lab, index, settings))
-            .collect(),
-    )
+    Some(lab.take(NODES).into_iter().map(|index| Node::prepare(lab, index, settings)).collect())
 }
 
 fn shared() -> Option<&'static Lab> {
@@ -63,10 +58,7 @@ fn shared() -> Option<&'static Lab> {
         Ok(lab) => Some(lab),
         Err(NoLab::Broken(why)) => panic!("{why}"),
         Err(NoLab::Skipped(why)) => {
-            assert!(
-                std::env::var_os("GPU_REAPER_REQUIRE_CLUSTER").is_none(),
-                "no cluster: {why}"
-            );
+            assert!(std::env::var_os("GPU_REAPER_REQUIRE_CLUSTER").is_none(), "no cluster: {why}");
             // Past the test harness's capture, which shows nothing of a test that passes.
             let name = std::thread::current().name().unwrap_or("?").to_owned();
             let _ = writeln!(std::io::stderr(), "{name}: SKIPPED, no cluster: {why}");
@@ -78,23 +70,13 @@ fn shared() -> Option<&'static Lab> {
 fn start() -> Result<Lab, NoLab> {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        return Err(NoLab::Skipped(
-            "a lab of real slurmds needs root".to_owned(),
-        ));
+        return Err(NoLab::Skipped("a lab of real slurmds needs root".to_owned()));
     }
-    if !Command::new("unshare")
-        .args(["-m", "true"])
-        .output()
-        .is_ok_and(|o| o.status.success())
-    {
-        return Err(NoLab::Skipped(
-            "no mount namespace can be made here (`unshare -m` fails)".to_owned(),
-        ));
+    if !Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|o| o.status.success()) {
+        return Err(NoLab::Skipped("no mount namespace can be made here (`unshare -m` fails)".to_owned()));
     }
     if !Path::new("/usr/bin/apt-get").exists() {
-        return Err(NoLab::Skipped(
-            "no Debian (`apt-get` is missing)".to_owned(),
-        ));
+        return Err(NoLab::Skipped("no Debian (`apt-get` is missing)".to_owned()));
     }
     let program = match std::env::var_os("GPU_REAPER_PROGRAM") {
         Some(path) => path.into(),
@@ -153,10 +135,7 @@ impl Lab {
     fn take(&self, count: usize) -> Vec<usize> {
         let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
         while free.len() < count {
-            free = self
-                .given_back
-                .wait(free)
-                .unwrap_or_else(|e| e.into_inner());
+            free = self.given_back.wait(free).unwrap_or_else(|e| e.into_inner());
         }
         free.drain(..count).collect()
     }
@@ -164,10 +143,7 @@ impl Lab {
     /// A node's test is over.
     pub fn give_back(&self, index: usize, failed: bool) {
         FAILED.fetch_or(failed, Ordering::Relaxed);
-        self.free
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .push(index);
+        self.free.lock().unwrap_or_else(|e| e.into_inner()).push(index);
         self.given_back.notify_all();
     }
 
@@ -177,8 +153,7 @@ impl Lab {
         let (command, rest) = args.split_first().expect("a command of slurm-lab");
         let mut call = Command::new(&tool);
         call.arg(command).arg("--dir").arg(&self.dir).args(rest);
-        call.output()
-            .unwrap_or_else(|e| panic!("`{}`: {e}", tool.display()))
+        call.output().unwrap_or_else(|e| panic!("`{}`: {e}", tool.display()))
     }
 
     /// One of Slurm's commands, as an administrator gives it; its standard output.
@@ -193,9 +168,7 @@ impl Lab {
             .output()
             .map_err(|e| format!("{command:?}: {e}"))?;
         match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout)
-                .trim_end()
-                .to_owned()),
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned()),
             false => Err(format!(
                 "{command:?}: {}: {}",
                 output.status,

@@ -20,18 +20,12 @@ fn never_touched(node: &Node, job: &Job, before: &Standing, status: i32, word: &
 fn explained(node: &Node, job: u32, status: i32, word: &str) {
     let (found, text) = node.explain(job);
     assert_eq!(found, status, "{text}");
-    assert!(
-        text.to_lowercase().contains(word),
-        "no `{word}` in:\n{text}"
-    );
+    assert!(text.to_lowercase().contains(word), "no `{word}` in:\n{text}");
 }
 
 #[test]
 fn a_job_in_its_warm_up_is_not_judged() {
-    let Some(node) = lease(&Settings {
-        warmup: "20m",
-        ..ENFORCE
-    }) else {
+    let Some(node) = lease(&Settings { warmup: "20m", ..ENFORCE }) else {
         return;
     };
     let job = node.submit(4);
@@ -41,10 +35,7 @@ fn a_job_in_its_warm_up_is_not_judged() {
 
 #[test]
 fn a_job_of_an_exempt_user_is_left_alone() {
-    let Some(node) = lease(&Settings {
-        exempt_users: "news",
-        ..ENFORCE
-    }) else {
+    let Some(node) = lease(&Settings { exempt_users: "news", ..ENFORCE }) else {
         return;
     };
     let job = node.submit_as("news", 4);
@@ -68,9 +59,7 @@ fn a_requeued_job_is_a_new_run_with_new_clocks() {
     let Some(node) = lease(&ENFORCE) else { return };
     let job = node.submit(4);
     node.show(&job.hung());
-    node.wait_until("the first run of it is found", || {
-        node.ledger().done(job.id, "alert").is_some()
-    });
+    node.wait_until("the first run of it is found", || node.ledger().done(job.id, "alert").is_some());
 
     let (id, first) = (job.id.to_string(), node.ledger().registration(job.id));
     node.slurm(&["scontrol", "requeue", &id]);
@@ -79,12 +68,7 @@ fn a_requeued_job_is_a_new_run_with_new_clocks() {
         node.slurm(&["squeue", "-h", "-j", &id, "-o", "%T"]) == "PENDING"
     });
     // Slurm holds a requeued job back for two minutes (the life of its credential): not what this is about.
-    node.slurm(&[
-        "scontrol",
-        "update",
-        &format!("jobid={id}"),
-        "starttime=now",
-    ]);
+    node.slurm(&["scontrol", "update", &format!("jobid={id}"), "starttime=now"]);
     let again = node.running(job.id);
     assert_ne!(again.pid, job.pid);
     node.show(&again.hung());
@@ -93,10 +77,7 @@ fn a_requeued_job_is_a_new_run_with_new_clocks() {
     // By the first run's clocks a drain is due within two runs; by its own, nothing is for a window.
     node.nothing_happens(3, &before);
     let second = node.ledger().registration(job.id);
-    assert!(
-        second.is_some() && second != first,
-        "{first:?}, then {second:?}"
-    );
+    assert!(second.is_some() && second != first, "{first:?}, then {second:?}");
     assert_eq!(node.ledger().actions(job.id), done);
     explained(&node, job.id, NOT_JUDGED, "window");
 }
@@ -106,9 +87,7 @@ fn a_hole_in_the_samples_is_not_idleness() {
     let Some(node) = lease(&ENFORCE) else { return };
     let job = node.submit(4);
     node.show(&job.hung());
-    node.wait_until("it is found", || {
-        node.ledger().done(job.id, "alert").is_some()
-    });
+    node.wait_until("it is found", || node.ledger().done(job.id, "alert").is_some());
     let before = node.standing();
 
     // Runs that find the lock held leave at once and sample nothing.
@@ -125,21 +104,12 @@ fn a_hole_in_the_samples_is_not_idleness() {
     explained(&node, job.id, NOT_JUDGED, "hole");
     // The drain that was due by the old clock, with or without the hole, is not made.
     node.nothing_happens(2, &before);
-    assert!(
-        node.ledger()
-            .actions(job.id)
-            .iter()
-            .all(|a| a.verdict == "alert")
-    );
+    assert!(node.ledger().actions(job.id).iter().all(|a| a.verdict == "alert"));
 }
 
 /// CLOCK_BOOTTIME in milliseconds, as the ledger has it.
 pub fn uptime_ms() -> i64 {
     let text = fs::read_to_string("/proc/uptime").expect("/proc/uptime");
-    let seconds: f64 = text
-        .split(' ')
-        .next()
-        .and_then(|s| s.parse().ok())
-        .expect("seconds since boot");
+    let seconds: f64 = text.split(' ').next().and_then(|s| s.parse().ok()).expect("seconds since boot");
     Duration::from_secs_f64(seconds).as_millis() as i64
 }

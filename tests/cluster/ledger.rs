@@ -43,11 +43,10 @@ impl Ledger {
     /// Nothing where there is no ledger yet or its writer is at work. A question that this schema does not know
     /// is a mistake of the test: "no row" must never stand for it.
     fn ask<T>(&self, sql: &str, each: impl FnMut(&Row) -> Result<T>) -> Vec<T> {
-        self.try_ask(sql, each)
-            .unwrap_or_else(|e| match e.sqlite_error_code() {
-                Some(CannotOpen | DatabaseBusy | DatabaseLocked | ReadOnly) => Vec::new(),
-                _ => panic!("{}: {e}: {sql}", self.0.display()),
-            })
+        self.try_ask(sql, each).unwrap_or_else(|e| match e.sqlite_error_code() {
+            Some(CannotOpen | DatabaseBusy | DatabaseLocked | ReadOnly) => Vec::new(),
+            _ => panic!("{}: {e}: {sql}", self.0.display()),
+        })
     }
 
     fn try_ask<T>(&self, sql: &str, each: impl FnMut(&Row) -> Result<T>) -> Result<Vec<T>> {
@@ -60,10 +59,7 @@ impl Ledger {
     }
 
     fn count(&self, sql: &str) -> i64 {
-        self.ask(sql, |row| row.get(0))
-            .first()
-            .copied()
-            .unwrap_or(0)
+        self.ask(sql, |row| row.get(0)).first().copied().unwrap_or(0)
     }
 
     /// Health-check runs so far.
@@ -83,55 +79,40 @@ impl Ledger {
 
     /// The open registration of a job, if it has one.
     pub fn registration(&self, job: u32) -> Option<i64> {
-        let sql = format!(
-            "SELECT coalesce(max(id), 0) FROM job_run WHERE job_id = {job} AND closed_how IS NULL"
-        );
+        let sql =
+            format!("SELECT coalesce(max(id), 0) FROM job_run WHERE job_id = {job} AND closed_how IS NULL");
         Some(self.count(&sql)).filter(|id| *id > 0)
     }
 
     /// Samples that the policy would read for a registration.
     pub fn samples_of(&self, registration: i64) -> i64 {
-        self.count(&format!(
-            "SELECT count(*) FROM sample WHERE job_run = {registration}"
-        ))
+        self.count(&format!("SELECT count(*) FROM sample WHERE job_run = {registration}"))
     }
 
     /// Findings about a job so far, whatever became of them.
     pub fn findings(&self, job: u32) -> i64 {
-        self.count(&format!(
-            "SELECT count(*) FROM finding WHERE job_id = {job}"
-        ))
+        self.count(&format!("SELECT count(*) FROM finding WHERE job_id = {job}"))
     }
 
     /// Case files of a job.
     pub fn case_files(&self, job: u32) -> i64 {
-        self.count(&format!(
-            "SELECT count(*) FROM case_file WHERE job_id = {job}"
-        ))
+        self.count(&format!("SELECT count(*) FROM case_file WHERE job_id = {job}"))
     }
 
     /// What was done for a job, oldest first.
     pub fn actions(&self, job: u32) -> Vec<Action> {
-        let sql = format!(
-            "SELECT run, verdict, outcome, reason FROM action WHERE job_id = {job} ORDER BY id"
-        );
+        let sql =
+            format!("SELECT run, verdict, outcome, reason FROM action WHERE job_id = {job} ORDER BY id");
         let action = |row: &Row| {
             let (run, verdict) = (row.get(0)?, row.get(1)?);
-            Ok(Action {
-                run,
-                verdict,
-                outcome: row.get(2)?,
-                reason: row.get(3)?,
-            })
+            Ok(Action { run, verdict, outcome: row.get(2)?, reason: row.get(3)? })
         };
         self.ask(&sql, action)
     }
 
     /// The action of this kind that was seen to be done.
     pub fn done(&self, job: u32, verdict: &str) -> Option<Action> {
-        self.actions(job)
-            .into_iter()
-            .find(|a| a.verdict == verdict && a.outcome == "done")
+        self.actions(job).into_iter().find(|a| a.verdict == verdict && a.outcome == "done")
     }
 
     /// What was due for a job and not done.
@@ -142,11 +123,7 @@ impl Ledger {
         );
         let withheld = |row: &Row| {
             let (verdict, because, count) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(Withheld {
-                verdict,
-                because,
-                count,
-            })
+            Ok(Withheld { verdict, because, count })
         };
         self.ask(&sql, withheld)
     }
@@ -154,18 +131,8 @@ impl Ledger {
     /// The newest rows of each table, for a failed test.
     pub fn summary(&self) -> String {
         let mut out = String::new();
-        for table in [
-            "run",
-            "job_run",
-            "finding",
-            "action",
-            "withheld",
-            "case_file",
-        ] {
-            let rows = self.try_ask(
-                &format!("SELECT * FROM {table} ORDER BY 1 DESC LIMIT 8"),
-                cells,
-            );
+        for table in ["run", "job_run", "finding", "action", "withheld", "case_file"] {
+            let rows = self.try_ask(&format!("SELECT * FROM {table} ORDER BY 1 DESC LIMIT 8"), cells);
             for row in rows.unwrap_or_else(|e| vec![e.to_string()]).iter().rev() {
                 out += &format!("{table}: {}\n", row.chars().take(400).collect::<String>());
             }

@@ -38,18 +38,12 @@ pub struct Job {
 impl Job {
     /// All its GPUs at work.
     pub fn busy(&self) -> Vec<(usize, Look)> {
-        self.gpus
-            .iter()
-            .map(|&gpu| (gpu, Look::Busy(self.pid)))
-            .collect()
+        self.gpus.iter().map(|&gpu| (gpu, Look::Busy(self.pid))).collect()
     }
 
     /// All its GPUs held, and quiet.
     pub fn hung(&self) -> Vec<(usize, Look)> {
-        self.gpus
-            .iter()
-            .map(|&gpu| (gpu, Look::Hung(self.pid)))
-            .collect()
+        self.gpus.iter().map(|&gpu| (gpu, Look::Hung(self.pid))).collect()
     }
 }
 
@@ -63,10 +57,7 @@ pub struct Standing {
 }
 
 fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970")
-        .as_micros() as u64
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_micros() as u64
 }
 
 /// Written beside and renamed, so that a reader sees the old text or the new one.
@@ -93,17 +84,12 @@ impl Node {
             index,
             gpus: RefCell::new(Gpus::new(index, now_us())),
         };
-        node.wait_until("the node is idle", || {
-            node.standing().sinfo.ends_with(" idle none")
-        });
-        let old = node
-            .folder("state.of-earlier-tests")
-            .join(format!("{}", now_us()));
+        node.wait_until("the node is idle", || node.standing().sinfo.ends_with(" idle none"));
+        let old = node.folder("state.of-earlier-tests").join(format!("{}", now_us()));
         fs::create_dir_all(&old).expect("a folder for earlier state");
         // A run that still writes keeps its open files; it cannot reach the new ledger.
         let _ = fs::rename(node.state(), old.join(&node.name));
-        fs::copy(&lab.library, node.folder("gpu").join("libnvidia-ml.so.1"))
-            .expect("the stand-in library");
+        fs::copy(&lab.library, node.folder("gpu").join("libnvidia-ml.so.1")).expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
         for dir in ["prolog.d", "epilog.d"] {
@@ -133,8 +119,7 @@ impl Node {
 
     /// As on a node whose jobs began before the hooks were installed.
     pub fn without_prolog(&self) {
-        fs::remove_file(self.folder("prolog.d").join("50-gpu-reaper-hc.sh"))
-            .expect("the hook was there");
+        fs::remove_file(self.folder("prolog.d").join("50-gpu-reaper-hc.sh")).expect("the hook was there");
     }
 
     /// The GPUs look like this from now on.
@@ -160,15 +145,8 @@ impl Node {
     /// The same for another user.
     pub fn submit_as(&self, user: &str, gpus: usize) -> Job {
         let (gres, user) = (format!("--gres=gpu:{gpus}"), format!("--uid={user}"));
-        let command = [
-            "sbatch",
-            "--parsable",
-            "--requeue",
-            "--chdir=/",
-            "--output=/dev/null",
-            "-w",
-            &self.name,
-        ];
+        let command =
+            ["sbatch", "--parsable", "--requeue", "--chdir=/", "--output=/dev/null", "-w", &self.name];
         let id = self.slurm(&[&command[..], &[&gres, &user, "--wrap", "sleep 3600"]].concat());
         let id = id.parse().unwrap_or_else(|_| panic!("sbatch: {id}"));
         self.running(id)
@@ -187,24 +165,16 @@ impl Node {
     fn look_for(&self, id: u32) -> Option<Job> {
         let output = self.exec(&["scontrol", "listpids", &id.to_string(), &self.name]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let pids =
-            text.lines().filter_map(
-                |line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-                    [pid, _, "batch", ..] => pid.parse::<u32>().ok(),
-                    _ => None,
-                },
-            );
+        let pids = text.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+            [pid, _, "batch", ..] => pid.parse::<u32>().ok(),
+            _ => None,
+        });
         pids.filter_map(|pid| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            let list = environ
-                .split(|b| *b == 0)
-                .find_map(|v| v.strip_prefix(b"SLURM_JOB_GPUS="))?;
-            let gpus = std::str::from_utf8(list)
-                .ok()?
-                .split(',')
-                .map(|g| g.parse().ok())
-                .collect::<Option<_>>()?;
+            let list = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"SLURM_JOB_GPUS="))?;
+            let gpus =
+                std::str::from_utf8(list).ok()?.split(',').map(|g| g.parse().ok()).collect::<Option<_>>()?;
             (comm.trim() == "sleep").then_some(Job { id, pid, gpus })
         })
         .next()
@@ -218,15 +188,8 @@ impl Node {
 
     /// Waits for the job's process to be gone and shows its GPUs free.
     pub fn freed_by(&self, job: &Job) {
-        self.wait_until("the job's process is gone", || {
-            !Path::new(&format!("/proc/{}", job.pid)).exists()
-        });
-        self.show(
-            &job.gpus
-                .iter()
-                .map(|&gpu| (gpu, Look::Free))
-                .collect::<Vec<_>>(),
-        );
+        self.wait_until("the job's process is gone", || !Path::new(&format!("/proc/{}", job.pid)).exists());
+        self.show(&job.gpus.iter().map(|&gpu| (gpu, Look::Free)).collect::<Vec<_>>());
     }
 
     /// One of Slurm's commands; it must succeed.
@@ -236,8 +199,7 @@ impl Node {
 
     /// Runs a command in this node's view of the machine.
     pub fn exec(&self, command: &[&str]) -> Output {
-        self.lab
-            .tool(&[&["exec", "--node", &self.name, "--"], command].concat())
+        self.lab.tool(&[&["exec", "--node", &self.name, "--"], command].concat())
     }
 
     /// The health check by hand, with what slurmd would give it.
@@ -251,10 +213,7 @@ impl Node {
         let (node, job) = (format!("SLURMD_NODENAME={}", self.name), job.to_string());
         let output = self.exec(&["env", &node, "/usr/sbin/gpu-reaper-hc", "--explain", &job]);
         let text = [output.stdout, output.stderr].concat();
-        (
-            output.status.code().unwrap_or(-1),
-            String::from_utf8_lossy(&text).into_owned(),
-        )
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
     }
 
     /// What a person sees now. A node in use is `mixed`: for a moment after a job's start Slurm says `allocated`.
@@ -273,12 +232,7 @@ impl Node {
         let Some((_, reason)) = text.split_once(" Reason=") else {
             return String::new();
         };
-        reason
-            .split(" [")
-            .next()
-            .unwrap_or_default()
-            .trim_end()
-            .to_owned()
+        reason.split(" [").next().unwrap_or_default().trim_end().to_owned()
     }
 
     /// This node's ledger.
@@ -299,35 +253,23 @@ impl Node {
     /// Waits for this many more health-check runs to be in the ledger.
     pub fn wait_for_runs(&self, more: i64) {
         let want = self.ledger().runs() + more;
-        self.wait_until(&format!("{more} more runs"), || {
-            self.ledger().runs() >= want
-        });
+        self.wait_until(&format!("{more} more runs"), || self.ledger().runs() >= want);
     }
 
     /// Nothing happens: so many more runs, and sinfo and squeue are as `before`.
     pub fn nothing_happens(&self, runs: i64, before: &Standing) {
         self.wait_for_runs(runs);
-        assert_eq!(
-            &self.standing(),
-            before,
-            "sinfo and squeue of {} after {runs} more runs",
-            self.name
-        );
+        assert_eq!(&self.standing(), before, "sinfo and squeue of {} after {runs} more runs", self.name);
     }
 
     /// What happened here, for somebody who reads a failed test.
     fn story(&self) -> String {
         let mut text = format!("\n==== {}: ledger\n{}", self.name, self.ledger().summary());
-        for log in [
-            format!("slurmd.{}.log", self.name),
-            "slurmctld.log".to_owned(),
-        ] {
+        for log in [format!("slurmd.{}.log", self.name), "slurmctld.log".to_owned()] {
             let log = self.lab.dir.join("log").join(log);
             let lines = fs::read_to_string(&log).unwrap_or_default();
-            let lines: Vec<_> = lines
-                .lines()
-                .filter(|l| !l.contains("debug2:") || l.contains("health_check"))
-                .collect();
+            let lines: Vec<_> =
+                lines.lines().filter(|l| !l.contains("debug2:") || l.contains("health_check")).collect();
             let tail = lines[lines.len().saturating_sub(25)..].join("\n");
             text += &format!("==== end of {}\n{tail}\n", log.display());
         }
@@ -337,29 +279,15 @@ impl Node {
     fn clean_up(&self) {
         // Without a configuration the next runs do nothing.
         let _ = fs::remove_file(self.folder("etc").join("config.yaml"));
-        let _ = self
-            .lab
-            .slurm(&["scancel", "-w", &self.name, "--state=RUNNING"]);
-        let _ = self
-            .lab
-            .slurm(&["scancel", "-w", &self.name, "--state=SUSPENDED"]);
-        let gone = || {
-            self.lab
-                .slurm(&["squeue", "-h", "-w", &self.name])
-                .is_ok_and(|jobs| jobs.is_empty())
-        };
+        let _ = self.lab.slurm(&["scancel", "-w", &self.name, "--state=RUNNING"]);
+        let _ = self.lab.slurm(&["scancel", "-w", &self.name, "--state=SUSPENDED"]);
+        let gone = || self.lab.slurm(&["squeue", "-h", "-w", &self.name]).is_ok_and(|jobs| jobs.is_empty());
         let freed = comes_to_be(Duration::from_secs(20), gone);
-        let drained = self
-            .lab
-            .slurm(&["sinfo", "-h", "-n", &self.name, "-o", "%T"])
-            .is_ok_and(|s| s.contains("drain"));
+        let drained =
+            self.lab.slurm(&["sinfo", "-h", "-n", &self.name, "-o", "%T"]).is_ok_and(|s| s.contains("drain"));
         if drained {
-            let _ = self.lab.slurm(&[
-                "scontrol",
-                "update",
-                &format!("nodename={}", self.name),
-                "state=undrain",
-            ]);
+            let _ =
+                self.lab.slurm(&["scontrol", "update", &format!("nodename={}", self.name), "state=undrain"]);
         }
         if !freed {
             let _ = writeln!(std::io::stderr(), "{}: a job does not end", self.name);

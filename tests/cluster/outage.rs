@@ -12,11 +12,7 @@ struct Slurmctld(&'static Lab);
 impl Slurmctld {
     fn call(&self, what: &str) {
         let output = self.0.tool(&[what, "slurmctld"]);
-        assert!(
-            output.status.success(),
-            "{what}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -37,18 +33,10 @@ fn by_hand_if_due(node: &Node) {
 
 /// Runs by hand until the drain has been due, and withheld, in two runs.
 fn by_hand_until_withheld_twice(node: &Node, job: &Job) {
-    node.wait_until(
-        "the drain is withheld in two runs for want of an answer",
-        || {
-            by_hand_if_due(node);
-            node.ledger()
-                .withheld(job.id)
-                .iter()
-                .map(|w| w.count)
-                .sum::<i64>()
-                >= 2
-        },
-    );
+    node.wait_until("the drain is withheld in two runs for want of an answer", || {
+        by_hand_if_due(node);
+        node.ledger().withheld(job.id).iter().map(|w| w.count).sum::<i64>() >= 2
+    });
     let actions = node.ledger().actions(job.id);
     assert!(actions.iter().all(|a| a.verdict == "alert"), "{actions:?}");
 }
@@ -58,10 +46,7 @@ fn drained_in_the_end(node: &Node, job: &Job) {
         by_hand_if_due(node);
         node.ledger().done(job.id, "drain").is_some()
     });
-    assert_eq!(
-        Some(node.reason()),
-        node.ledger().done(job.id, "drain").and_then(|a| a.reason)
-    );
+    assert_eq!(Some(node.reason()), node.ledger().done(job.id, "drain").and_then(|a| a.reason));
 }
 
 #[test]
@@ -76,38 +61,25 @@ fn without_slurmctld_nothing_is_done_nor_believed_and_afterwards_all_goes_on() {
         job
     });
     let found = |node: &Node, job: &Job| node.ledger().done(job.id, "alert").is_some();
-    left_alone.wait_until("both are found", || {
-        found(left_alone, &jobs[0]) && found(run_by_hand, &jobs[1])
-    });
+    left_alone.wait_until("both are found", || found(left_alone, &jobs[0]) && found(run_by_hand, &jobs[1]));
 
     // Stopped: slurmd gets no health-check request. One node is run by hand, so that its window has no hole.
     let slurmctld = Slurmctld(left_alone.lab);
     slurmctld.call("stop");
     let runs = left_alone.ledger().runs();
     by_hand_until_withheld_twice(run_by_hand, &jobs[1]);
-    left_alone.wait_until(
-        "the hole of the other node is longer than any allowed gap",
-        || {
-            by_hand_if_due(run_by_hand);
-            uptime_ms() - left_alone.ledger().last_run_boot_ms() > MAX_SAMPLE_GAP_MS + 500
-        },
-    );
-    assert_eq!(
-        left_alone.ledger().runs(),
-        runs,
-        "no health check runs without slurmctld"
-    );
+    left_alone.wait_until("the hole of the other node is longer than any allowed gap", || {
+        by_hand_if_due(run_by_hand);
+        uptime_ms() - left_alone.ledger().last_run_boot_ms() > MAX_SAMPLE_GAP_MS + 500
+    });
+    assert_eq!(left_alone.ledger().runs(), runs, "no health check runs without slurmctld");
     let before = uptime_ms();
     slurmctld.call("start");
     drained_in_the_end(run_by_hand, &jobs[1]);
 
     // The finding was lost in the hole: a new window, new clocks.
     let alerts = |node: &Node, job: &Job| {
-        node.ledger()
-            .actions(job.id)
-            .iter()
-            .filter(|a| a.verdict == "alert")
-            .count()
+        node.ledger().actions(job.id).iter().filter(|a| a.verdict == "alert").count()
     };
     left_alone.wait_until("it is found anew", || alerts(left_alone, &jobs[0]) == 2);
     assert!(uptime_ms() - before >= 12_000, "only after a whole window");

@@ -21,28 +21,15 @@ pub struct Settings {
 }
 
 /// Says what it would do.
-pub const OBSERVE: Settings = Settings {
-    mode: "observe",
-    warmup: "3s",
-    deadline: "10s",
-    exempt_users: "",
-};
+pub const OBSERVE: Settings = Settings { mode: "observe", warmup: "3s", deadline: "10s", exempt_users: "" };
 
 /// Does it.
-pub const ENFORCE: Settings = Settings {
-    mode: "enforce",
-    ..OBSERVE
-};
+pub const ENFORCE: Settings = Settings { mode: "enforce", ..OBSERVE };
 
 impl Settings {
     /// config.yaml.
     pub fn yaml(&self) -> String {
-        let Settings {
-            mode,
-            warmup,
-            deadline,
-            exempt_users,
-        } = self;
+        let Settings { mode, warmup, deadline, exempt_users } = self;
         format!(
             "mode: {mode}
 gpu: {{ library: /usr/local/lib/stand-in/libnvidia-ml.so.1, deadline: {deadline} }}

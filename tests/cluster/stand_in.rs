@@ -12,29 +12,15 @@ pub fn build() -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml/fake_nvml.c");
     let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster-libnvidia-ml.so.1");
     let output = Command::new("gcc")
-        .args([
-            "-O2",
-            "-w",
-            "-shared",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-Wl,-soname,libnvidia-ml.so.1",
-        ])
-        .args([
-            source.as_os_str(),
-            "-o".as_ref(),
-            library.as_os_str(),
-            "-lpthread".as_ref(),
-            "-ldl".as_ref(),
-        ])
+        .args(["-O2", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"])
+        .args([source.as_os_str(), "-o".as_ref(), library.as_os_str(), "-lpthread".as_ref(), "-ldl".as_ref()])
         .output()
         .map_err(|e| format!("`gcc`: {e}"))?;
     match output.status.success() {
         true => Ok(library),
-        false => Err(format!(
-            "the stand-in library does not build: {}",
-            String::from_utf8_lossy(&output.stderr)
-        )),
+        false => {
+            Err(format!("the stand-in library does not build: {}", String::from_utf8_lossy(&output.stderr)))
+        }
     }
 }
 
@@ -93,10 +79,7 @@ impl Gpus {
 
     /// scenario.txt.
     pub fn text(&self) -> String {
-        let mut text = format!(
-            "epoch {}\nnvmlSystemGetDriverVersion = 580.95.05\n",
-            self.epoch_us
-        );
+        let mut text = format!("epoch {}\nnvmlSystemGetDriverVersion = 580.95.05\n", self.epoch_us);
         for gpu in 0..GPUS {
             self.card(gpu, &mut text);
         }
@@ -115,11 +98,7 @@ impl Gpus {
         let run_ms = (self.since_us - self.epoch_us) / 1000;
         let base_mj = self.energy_mj[gpu].saturating_sub(power_mw * run_ms / 1000);
         let ring = |value: u32| {
-            (0..40)
-                .rev()
-                .map(|i| format!("{}:{value}", 20_000 + i * 166_000))
-                .collect::<Vec<_>>()
-                .join(" ")
+            (0..40).rev().map(|i| format!("{}:{value}", 20_000 + i * 166_000)).collect::<Vec<_>>().join(" ")
         };
         let _ = write!(
             text,

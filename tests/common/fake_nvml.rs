@@ -59,8 +59,7 @@ impl FakeNvml {
     /// Every call so far, `<function> <gpu>`, where the scenario says `log`.
     pub fn calls(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir.path().join("calls.log"));
-        log.map(|text| text.lines().map(str::to_owned).collect())
-            .unwrap_or_default()
+        log.map(|text| text.lines().map(str::to_owned).collect()).unwrap_or_default()
     }
 }
 
@@ -71,26 +70,14 @@ fn built(like: Like) -> &'static Path {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("fake-nvml-{like:?}-{}.so", std::process::id()));
         let mut cc = Command::new("cc");
-        cc.args([
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-fvisibility=hidden",
-        ]);
+        cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]);
         cc.arg("-Wl,-soname,libnvidia-ml.so.1").arg("-o").arg(&out);
         match like {
             Like::Current => {}
             Like::Driver535 => drop(cc.arg("-DOLD_535")),
             Like::Driver470 => drop(cc.arg("-DOLD_470")),
         }
-        let status = cc
-            .arg(source)
-            .arg("-ldl")
-            .status()
-            .expect("a C compiler named `cc`");
+        let status = cc.arg(source).arg("-ldl").status().expect("a C compiler named `cc`");
         assert!(status.success(), "the stand-in library did not compile");
         out
     })

@@ -29,11 +29,7 @@ fn a_second_worker_is_not_added_to_one_that_hangs() {
     let second = worker::start(&plan(&fake, PATIENT));
     assert_eq!(second.worker(), None);
     assert_eq!(second.finish(), Absent(Absence::WorkerStuck));
-    assert!(
-        from.elapsed() < Duration::from_millis(200),
-        "{:?}",
-        from.elapsed()
-    );
+    assert!(from.elapsed() < Duration::from_millis(200), "{:?}", from.elapsed());
     drop(first);
     fake.play(&node(1));
     assert_eq!(report(&fake).units, [healthy(0, 1)]);
@@ -41,19 +37,10 @@ fn a_second_worker_is_not_added_to_one_that_hangs() {
 
 #[test]
 fn gpus_read_before_a_hang_are_kept() {
-    let fake = FakeNvml::new(&format!(
-        "{}gpu 3\nnvmlDeviceGetPowerUsage ~ forever\n",
-        node(5)
-    ));
+    let fake = FakeNvml::new(&format!("{}gpu 3\nnvmlDeviceGetPowerUsage ~ forever\n", node(5)));
     let (answer, took) = timed(worker::start(&plan(&fake, SHORT)));
     let late = |i| unread(i, Absence::DeadlinePassed);
-    let want = vec![
-        healthy(0, 5),
-        healthy(1, 5),
-        healthy(2, 5),
-        late(3),
-        late(4),
-    ];
+    let want = vec![healthy(0, 5), healthy(1, 5), healthy(2, 5), late(3), late(4)];
     assert_eq!(answer.map(|r| r.units), Measured(want));
     assert!(took < SHORT + SLACK, "{took:?}");
 }
@@ -61,10 +48,7 @@ fn gpus_read_before_a_hang_are_kept() {
 #[test]
 fn gpus_read_before_a_crash_are_kept() {
     let fake = FakeNvml::new(&format!("{}gpu 1\nnvmlDeviceGetName ~ crash\n", node(2)));
-    assert_eq!(
-        report(&fake).units,
-        [healthy(0, 2), unread(1, Absence::SourceFailed)]
-    );
+    assert_eq!(report(&fake).units, [healthy(0, 2), unread(1, Absence::SourceFailed)]);
     fake.play("nvmlInit_v2 ~ crash\n");
     assert_eq!(look(&fake), Absent(Absence::SourceFailed));
 }
@@ -94,33 +78,17 @@ fn the_worker_holds_nothing_that_it_inherited() {
     let pid = pending.worker().unwrap();
     let lock = fake.dir().join("probe.lock").canonicalize().unwrap();
     let expected = |target: &Path| {
-        target == Path::new("/dev/null")
-            || target == lock
-            || target.to_string_lossy().starts_with("pipe:")
+        target == Path::new("/dev/null") || target == lock || target.to_string_lossy().starts_with("pipe:")
     };
     // While the library is being loaded its file is open for a moment.
     eventually("only null, pipe and lock are open", || {
         let list = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        let open: Vec<PathBuf> = list
-            .filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
-            .collect();
+        let open: Vec<PathBuf> = list.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok()).collect();
         open.len() == 5 && open.iter().all(|target| expected(target))
     });
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-    let files = limits
-        .lines()
-        .find(|l| l.starts_with("Max open files"))
-        .unwrap();
-    assert!(
-        files
-            .split_whitespace()
-            .nth(3)
-            .unwrap()
-            .parse::<u32>()
-            .unwrap()
-            <= 1024,
-        "{files}"
-    );
+    let files = limits.lines().find(|l| l.starts_with("Max open files")).unwrap();
+    assert!(files.split_whitespace().nth(3).unwrap().parse::<u32>().unwrap() <= 1024, "{files}");
     drop((inherited, pending));
 }
 
@@ -130,8 +98,7 @@ struct Freezer(PathBuf);
 
 impl Freezer {
     fn new() -> Option<Freezer> {
-        let dir = Path::new("/sys/fs/cgroup/freezer")
-            .join(format!("gpu-reaper-test-{}", std::process::id()));
+        let dir = Path::new("/sys/fs/cgroup/freezer").join(format!("gpu-reaper-test-{}", std::process::id()));
         fs::create_dir(&dir).ok()?;
         dir.join("freezer.state").exists().then_some(Freezer(dir))
     }
@@ -144,8 +111,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         self.say("freezer.state", "THAWED");
-        let empty =
-            || fs::read_to_string(self.0.join("cgroup.procs")).is_ok_and(|pids| pids.is_empty());
+        let empty = || fs::read_to_string(self.0.join("cgroup.procs")).is_ok_and(|pids| pids.is_empty());
         eventually("the freezer is empty", empty);
         fs::remove_dir(&self.0).unwrap();
     }
@@ -178,9 +144,5 @@ fn a_worker_that_cannot_be_killed_hangs_nobody_and_is_alone() {
     }
 
     drop(freezer);
-    assert_eq!(
-        report(&fake).units,
-        [healthy(0, 1)],
-        "once the driver lets go, all works again"
-    );
+    assert_eq!(report(&fake).units, [healthy(0, 1)], "once the driver lets go, all works again");
 }

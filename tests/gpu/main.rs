@@ -22,14 +22,8 @@ const SHORT: Duration = Duration::from_millis(300);
 const SLACK: Duration = Duration::from_millis(300);
 
 fn plan(fake: &FakeNvml, deadline: Duration) -> Plan {
-    let source = SourcePlan::Nvml {
-        library: Some(fake.library()),
-    };
-    Plan {
-        source,
-        deadline,
-        lock: fake.dir().join("probe.lock"),
-    }
+    let source = SourcePlan::Nvml { library: Some(fake.library()) };
+    Plan { source, deadline, lock: fake.dir().join("probe.lock") }
 }
 
 fn look(fake: &FakeNvml) -> Reading<GpuReport> {
@@ -48,26 +42,18 @@ fn percent(n: u32) -> Reading<Percent> {
 }
 
 fn peak(n: u32, covered_ms: u32) -> Reading<Peak> {
-    Measured(Peak {
-        percent: Percent::new(n).unwrap(),
-        covered_ms,
-    })
+    Measured(Peak { percent: Percent::new(n).unwrap(), covered_ms })
 }
 
 /// What [`node`] says of its GPU `i` of `gpus`.
 fn healthy(i: u32, gpus: u32) -> UnitSample {
     let n = u64::from(i);
-    let memory = Memory {
-        used: MemoryBytes((n + 1) << 30),
-        total: MemoryBytes(TOTAL_BYTES),
-        excludes_reserved: true,
-    };
+    let memory =
+        Memory { used: MemoryBytes((n + 1) << 30), total: MemoryBytes(TOTAL_BYTES), excludes_reserved: true };
     let process = |pid, kind, memory| GpuProcess { pid, kind, memory };
     UnitSample {
         identity: UnitIdentity {
-            uuid: Measured(
-                UnitUuid::new(&format!("GPU-{i:08}-1111-2222-3333-444444444444")).unwrap(),
-            ),
+            uuid: Measured(UnitUuid::new(&format!("GPU-{i:08}-1111-2222-3333-444444444444")).unwrap()),
             kind: UnitKind::Gpu,
             index: NvmlIndex(i),
             minor: Measured(DeviceMinor(gpus - 1 - i)),
@@ -105,10 +91,7 @@ fn unread(index: u32, why: Absence) -> UnitSample {
         pci: Absent(why),
         name: Absent(why),
     };
-    UnitSample {
-        identity,
-        readings: Readings::absent(why),
-    }
+    UnitSample { identity, readings: Readings::absent(why) }
 }
 
 /// Waits for something that another process is about to do.

@@ -36,13 +36,9 @@ ROWS
 esac
 "#
     ));
-    let Measured(report) = worker::start(&plan).finish() else {
-        panic!("a report")
-    };
+    let Measured(report) = worker::start(&plan).finish() else { panic!("a report") };
     assert_eq!(report.driver, Measured("535.104.05".into()));
-    let [a, b] = &report.units[..] else {
-        panic!("two units")
-    };
+    let [a, b] = &report.units[..] else { panic!("two units") };
     assert_eq!(a.readings.sm_util, percent(0));
     assert_eq!(a.readings.power, Measured(Milliwatts(26_100)));
     assert_eq!(a.readings.processes, Measured(vec![]));
@@ -52,11 +48,7 @@ esac
     let memory = Measured(MemoryBytes(8000 << 20));
     assert_eq!(
         b.readings.processes,
-        Measured(vec![GpuProcess {
-            pid: 4242,
-            kind: ProcessKind::Compute,
-            memory
-        }])
+        Measured(vec![GpuProcess { pid: 4242, kind: ProcessKind::Compute, memory }])
     );
 }
 
@@ -64,10 +56,7 @@ esac
 fn an_nvidia_smi_that_fails_is_no_empty_node() {
     let table = [
         ("exit 12", Absent(Absence::LibraryNotFound)),
-        (
-            "echo 'Unable to determine the device handle'; exit 15",
-            Absent(Absence::GpuLost),
-        ),
+        ("echo 'Unable to determine the device handle'; exit 15", Absent(Absence::GpuLost)),
         ("exit 18", Absent(Absence::VersionMismatch)),
         ("kill -9 $$", Absent(Absence::SourceFailed)),
         ("echo nonsense", Absent(Absence::NotUnderstood)),
@@ -76,16 +65,10 @@ fn an_nvidia_smi_that_fails_is_no_empty_node() {
     ];
     for (script, want) in table {
         let (_dir, plan) = smi(script);
-        assert_eq!(
-            worker::start(&plan).finish().map(|r| r.units.len()),
-            want,
-            "{script}"
-        );
+        assert_eq!(worker::start(&plan).finish().map(|r| r.units.len()), want, "{script}");
     }
     let (dir, mut plan) = smi("");
-    plan.source = SourcePlan::NvidiaSmi {
-        program: dir.path().join("missing"),
-    };
+    plan.source = SourcePlan::NvidiaSmi { program: dir.path().join("missing") };
     assert_eq!(worker::start(&plan).finish(), Absent(Absence::SourceFailed));
 }
 
@@ -94,26 +77,17 @@ fn an_nvidia_smi_that_hangs_keeps_the_lock_until_it_is_gone() {
     let (dir, mut plan) = smi("echo $$ > \"${0%/*}/pid\"; exec sleep 1000");
     plan.deadline = SHORT;
     let pending = worker::start(&plan);
-    let pid = || {
-        fs::read_to_string(dir.path().join("pid"))
-            .ok()?
-            .trim()
-            .parse::<u32>()
-            .ok()
-    };
+    let pid = || fs::read_to_string(dir.path().join("pid")).ok()?.trim().parse::<u32>().ok();
     eventually("the program runs", || pid().is_some());
     let program = pid().unwrap();
     let open = fs::read_dir(format!("/proc/{program}/fd")).unwrap();
     let lock = plan.lock.canonicalize().unwrap();
     assert!(
-        open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
-            .any(|to| to == lock),
+        open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok()).any(|to| to == lock),
         "it holds the lock"
     );
     let (answer, took) = timed(pending);
     assert_eq!(answer, Absent(Absence::DeadlinePassed));
     assert!(took < SHORT + SLACK, "{took:?}");
-    eventually("the program died with its worker", || {
-        matches!(state(program), None | Some('Z'))
-    });
+    eventually("the program died with its worker", || matches!(state(program), None | Some('Z')));
 }

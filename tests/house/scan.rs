@@ -63,18 +63,12 @@ fn is_word(c: char) -> bool {
 }
 
 fn starts(chars: &[char], at: usize, what: &str) -> bool {
-    what.chars()
-        .enumerate()
-        .all(|(i, c)| chars.get(at + i) == Some(&c))
+    what.chars().enumerate().all(|(i, c)| chars.get(at + i) == Some(&c))
 }
 
 fn comment_end(chars: &[char], start: usize) -> Option<usize> {
     if starts(chars, start, "//") {
-        return Some(
-            (start..chars.len())
-                .find(|at| chars[*at] == '\n')
-                .unwrap_or(chars.len()),
-        );
+        return Some((start..chars.len()).find(|at| chars[*at] == '\n').unwrap_or(chars.len()));
     }
     if !starts(chars, start, "/*") {
         return None;
@@ -103,16 +97,13 @@ fn literal_end(chars: &[char], start: usize) -> Option<usize> {
     let prefix: String = chars[start..at].iter().collect();
     let hashes = (at..chars.len()).take_while(|i| chars[*i] == '#').count();
     if prefix.ends_with('r') && chars.get(at + hashes) == Some(&'"') {
-        let close: String = std::iter::once('"')
-            .chain(std::iter::repeat_n('#', hashes))
-            .collect();
+        let close: String = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
         let body = at + hashes + 1;
         let end = (body..chars.len()).find(|i| starts(chars, *i, &close));
         return Some(end.map_or(chars.len(), |end| end + close.len()));
     }
     let quote = *chars.get(at)?;
-    let is_char =
-        quote == '\'' && (chars.get(at + 1) == Some(&'\\') || chars.get(at + 2) == Some(&'\''));
+    let is_char = quote == '\'' && (chars.get(at + 1) == Some(&'\\') || chars.get(at + 2) == Some(&'\''));
     if (quote != '"' || prefix.ends_with('r')) && !is_char {
         return None;
     }
@@ -141,27 +132,15 @@ pub fn without_tests(tokens: &[Token]) -> (Vec<Token>, Vec<String>) {
         while at < tokens.len() && !matches!(tokens[at].text.as_str(), ";" | "{") {
             at += 1;
         }
-        let declares = (item..at)
-            .find(|i| tokens[*i].text == "mod")
-            .filter(|_| matches(tokens, at, &[";"]));
-        test_modules.extend(
-            declares
-                .and_then(|i| tokens.get(i + 1))
-                .map(|name| name.text.clone()),
-        );
-        at = if matches(tokens, at, &["{"]) {
-            closing(tokens, at) + 1
-        } else {
-            at + 1
-        };
+        let declares = (item..at).find(|i| tokens[*i].text == "mod").filter(|_| matches(tokens, at, &[";"]));
+        test_modules.extend(declares.and_then(|i| tokens.get(i + 1)).map(|name| name.text.clone()));
+        at = if matches(tokens, at, &["{"]) { closing(tokens, at) + 1 } else { at + 1 };
     }
     (kept, test_modules)
 }
 
 fn matches(tokens: &[Token], at: usize, want: &[&str]) -> bool {
-    want.iter()
-        .enumerate()
-        .all(|(i, text)| tokens.get(at + i).is_some_and(|t| t.text == *text))
+    want.iter().enumerate().all(|(i, text)| tokens.get(at + i).is_some_and(|t| t.text == *text))
 }
 
 /// The index of the bracket that closes the one at `open`; the last index where none does.
@@ -190,10 +169,7 @@ pub fn paths(tokens: &[Token]) -> Vec<Path> {
         } else {
             let whole = tokens[at].text == "crate" && matches(tokens, at + 1, &["as"]);
             if whole {
-                found.push(Path {
-                    parts: vec!["crate".to_string(), "*".to_string()],
-                    line: tokens[at].line,
-                });
+                found.push(Path { parts: vec!["crate".to_string(), "*".to_string()], line: tokens[at].line });
             }
             at += 1;
         }
@@ -202,9 +178,7 @@ pub fn paths(tokens: &[Token]) -> Vec<Path> {
 }
 
 fn is_name(text: &str) -> bool {
-    text.chars()
-        .next()
-        .is_some_and(|c| c.is_alphabetic() || c == '_')
+    text.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
 }
 
 /// Follows one path from its first word; returns where the reading goes on.
@@ -241,18 +215,12 @@ fn group(tokens: &[Token], open: usize, before: &[String], found: &mut Vec<Path>
     while at < end {
         match tokens[at].text.as_str() {
             "self" => {
-                found.push(Path {
-                    parts: before.to_vec(),
-                    line: tokens[at].line,
-                });
+                found.push(Path { parts: before.to_vec(), line: tokens[at].line });
                 at += 1;
             }
             "*" => {
                 let parts = before.iter().cloned().chain(["*".to_string()]).collect();
-                found.push(Path {
-                    parts,
-                    line: tokens[at].line,
-                });
+                found.push(Path { parts, line: tokens[at].line });
                 at += 1;
             }
             "as" => at += 2,
@@ -270,11 +238,7 @@ pub fn within_crate(path: &Path, module: &[String], crate_name: &str) -> Option<
     if first == "crate" || first == crate_name {
         return Some(path.parts[1..].to_vec());
     }
-    let ups = path
-        .parts
-        .iter()
-        .take_while(|part| *part == "super")
-        .count();
+    let ups = path.parts.iter().take_while(|part| *part == "super").count();
     if ups == 0 {
         return None;
     }
@@ -286,28 +250,19 @@ pub fn within_crate(path: &Path, module: &[String], crate_name: &str) -> Option<
 pub fn functions(tokens: &[Token]) -> Vec<Function> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {
-        let Some(name) = tokens
-            .get(at + 1)
-            .filter(|next| tokens[at].text == "fn" && is_name(&next.text))
+        let Some(name) = tokens.get(at + 1).filter(|next| tokens[at].text == "fn" && is_name(&next.text))
         else {
             continue;
         };
         let mut open = at + 2;
         while open < tokens.len() && !matches!(tokens[open].text.as_str(), "{" | ";") {
-            open = if matches!(tokens[open].text.as_str(), "(" | "[") {
-                closing(tokens, open)
-            } else {
-                open
-            } + 1;
+            open = if matches!(tokens[open].text.as_str(), "(" | "[") { closing(tokens, open) } else { open }
+                + 1;
         }
         if matches(tokens, open, &["{"]) {
             let line = tokens[at].line;
             let lines = tokens[closing(tokens, open)].line - line + 1;
-            found.push(Function {
-                name: name.text.clone(),
-                line,
-                lines,
-            });
+            found.push(Function { name: name.text.clone(), line, lines });
         }
     }
     found

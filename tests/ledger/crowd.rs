@@ -11,9 +11,7 @@ fn step_open_register_clear() {
     let mut ledger = open(&dir).unwrap();
     let run = ledger.register(&at(0), &registration(id)).unwrap();
     append(&mut ledger, 1, &report(2), Some(run), &keep(64 * MIB)).unwrap();
-    ledger
-        .clear(JobId::new(id).unwrap(), Some(0), &at(2), true, None)
-        .unwrap();
+    ledger.clear(JobId::new(id).unwrap(), Some(0), &at(2), true, None).unwrap();
 }
 
 #[test]
@@ -22,20 +20,12 @@ fn sixteen_first_openers_all_succeed() {
     // rusqlite/rusqlite#767 (DB-01): and each of them reads before it writes.
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("state/gpu-a7");
-    let openers: Vec<_> = (0..16)
-        .map(|_| step("crowd::step_open_register_clear", &place))
-        .collect();
+    let openers: Vec<_> = (0..16).map(|_| step("crowd::step_open_register_clear", &place)).collect();
     openers.into_iter().for_each(finished);
     assert_eq!(sqlite(&place, "SELECT count(*) FROM run"), "Integer(16)");
-    assert_eq!(
-        sqlite(&place, "SELECT count(*) FROM sample WHERE job_run > 0"),
-        "Integer(32)"
-    );
+    assert_eq!(sqlite(&place, "SELECT count(*) FROM sample WHERE job_run > 0"), "Integer(32)");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(
-        (mode(&place), mode(&place.join("ledger.db"))),
-        (0o750, 0o640)
-    );
+    assert_eq!((mode(&place), mode(&place.join("ledger.db"))), (0o750, 0o640));
 }
 
 #[test]
@@ -52,22 +42,11 @@ fn step_append_many() {
 #[test]
 fn six_writers_at_once_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    open(dir.path())
-        .unwrap()
-        .register(&at(0), &registration(1))
-        .unwrap();
-    let writers: Vec<_> = (0..6)
-        .map(|_| step("crowd::step_append_many", dir.path()))
-        .collect();
+    open(dir.path()).unwrap().register(&at(0), &registration(1)).unwrap();
+    let writers: Vec<_> = (0..6).map(|_| step("crowd::step_append_many", dir.path())).collect();
     writers.into_iter().for_each(finished);
-    assert_eq!(
-        sqlite(dir.path(), "SELECT count(*) FROM run"),
-        "Integer(120)"
-    );
-    assert_eq!(
-        sqlite(dir.path(), "SELECT count(*) FROM sample WHERE job_run = 1"),
-        "Integer(480)"
-    );
+    assert_eq!(sqlite(dir.path(), "SELECT count(*) FROM run"), "Integer(120)");
+    assert_eq!(sqlite(dir.path(), "SELECT count(*) FROM sample WHERE job_run = 1"), "Integer(480)");
     assert_eq!(sqlite(dir.path(), "PRAGMA integrity_check"), "Text(\"ok\")");
 }
 
@@ -84,11 +63,7 @@ fn waiting_is_bounded_over_all_statements_together() {
         let error = append(&mut ledger, 1, &report(1), None, &keep(64 * MIB)).unwrap_err();
         assert_eq!(error.kind, LedgerErrorKind::Busy, "{error}");
     }
-    assert!(
-        begun.elapsed() < Duration::from_millis(1400),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_millis(1400), "{:?}", begun.elapsed());
     holder.execute_batch("ROLLBACK").unwrap();
     append(&mut ledger, 1, &report(1), None, &keep(64 * MIB)).unwrap();
 }
@@ -118,15 +93,8 @@ fn a_writer_killed_in_mid_transaction_leaves_the_ledger_as_it_was() {
         append(&mut ledger, minute, &report(8), Some(run), &keep(64 * MIB)).unwrap();
     }
     drop(ledger);
-    assert!(
-        !step("crowd::step_die_in_a_transaction", dir.path())
-            .wait()
-            .unwrap()
-            .success()
-    );
-    let journal = fs::metadata(dir.path().join("ledger.db-journal"))
-        .unwrap()
-        .len();
+    assert!(!step("crowd::step_die_in_a_transaction", dir.path()).wait().unwrap().success());
+    let journal = fs::metadata(dir.path().join("ledger.db-journal")).unwrap().len();
     assert!(journal > 0, "the journal is hot");
     let openers: Vec<_> = (0..2)
         .map(|_| {
@@ -137,10 +105,7 @@ fn a_writer_killed_in_mid_transaction_leaves_the_ledger_as_it_was() {
     for opener in openers {
         assert_eq!(opener.join().unwrap(), [200]);
     }
-    assert_eq!(
-        sqlite(dir.path(), "SELECT max(sm_util) FROM sample"),
-        "Integer(0)"
-    );
+    assert_eq!(sqlite(dir.path(), "SELECT max(sm_util) FROM sample"), "Integer(0)");
     assert_eq!(sqlite(dir.path(), "PRAGMA integrity_check"), "Text(\"ok\")");
 }
 
@@ -156,9 +121,7 @@ fn step_open_damaged() {
 fn of_many_that_find_the_damage_one_moves_the_file() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("ledger.db"), "no ledger".repeat(999)).unwrap();
-    let openers: Vec<_> = (0..8)
-        .map(|_| step("crowd::step_open_damaged", dir.path()))
-        .collect();
+    let openers: Vec<_> = (0..8).map(|_| step("crowd::step_open_damaged", dir.path())).collect();
     openers.into_iter().for_each(finished);
     assert_eq!(put_aside(dir.path()).len(), 1);
     let aside = dir.path().join(&put_aside(dir.path())[0]);

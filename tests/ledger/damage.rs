@@ -3,12 +3,8 @@
 use super::*;
 
 pub fn put_aside(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<_> = names
-        .filter(|n| n.contains("corrupt") && !n.ends_with("-journal"))
-        .collect();
+    let names = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|n| n.contains("corrupt") && !n.ends_with("-journal")).collect();
     names.sort();
     names
 }
@@ -29,9 +25,7 @@ fn a_damaged_file_is_put_aside_once_and_a_new_ledger_knows_it_is_new() {
     let damage: [(&str, Damage); 4] = [
         ("a garbled header", |file| file[..64].fill(0x5a)),
         ("zeros", |file| file.fill(0)),
-        ("a text file", |file| {
-            *file = b"this is no ledger at all\n".repeat(200)
-        }),
+        ("a text file", |file| *file = b"this is no ledger at all\n".repeat(200)),
         ("a truncated file", |file| file.truncate(file.len() / 2)),
     ];
     for (name, damage) in damage {
@@ -45,20 +39,10 @@ fn a_damaged_file_is_put_aside_once_and_a_new_ledger_knows_it_is_new() {
         let mut ledger = Ledger::open(dir.path(), &node(), &later, opening).unwrap();
         let aside = format!("ledger.db.corrupt-{}", later.wall.0 / 1000);
         assert_eq!(put_aside(dir.path()), [aside.as_str()], "{name}");
-        assert!(
-            ledger.notes()[0].contains(&aside),
-            "{name}: {:?}",
-            ledger.notes()
-        );
+        assert!(ledger.notes()[0].contains(&aside), "{name}: {:?}", ledger.notes());
         assert_eq!(ledger.age_ms(&at(70)), Some(600_000), "{name}");
         append(&mut ledger, 61, &report(8), None, &keep(64 * MIB)).unwrap();
-        assert!(
-            Ledger::open(dir.path(), &node(), &later, opening)
-                .unwrap()
-                .notes()
-                .is_empty(),
-            "{name}"
-        );
+        assert!(Ledger::open(dir.path(), &node(), &later, opening).unwrap().notes().is_empty(), "{name}");
     }
 }
 
@@ -78,28 +62,15 @@ fn damage_that_shows_only_while_pruning_is_put_aside_too() {
     file[pages / 8 * 3 * 4096..pages / 8 * 5 * 4096].fill(0x5a);
     fs::write(&path, file).unwrap();
     let mut ledger = open(dir.path()).unwrap();
-    let hurried = Keep {
-        samples_ms: 60_000,
-        archive_ms: 60_000,
-        ..keep(64 * MIB)
-    };
+    let hurried = Keep { samples_ms: 60_000, archive_ms: 60_000, ..keep(64 * MIB) };
     // Pruning comes every few runs.
     for minute in 301..=330 {
         append(&mut ledger, minute, &report(8), Some(run), &hurried).unwrap();
     }
     assert_eq!(put_aside(dir.path()).len(), 1);
     assert_eq!(ledger.notes().len(), 1, "{:?}", ledger.notes());
-    assert_eq!(
-        sqlite(
-            dir.path(),
-            "SELECT count(*) FROM sample WHERE job_run IS NOT NULL"
-        ),
-        "Integer(0)"
-    );
-    assert_eq!(
-        sqlite(dir.path(), "SELECT count(*) > 8 FROM sample"),
-        "Integer(1)"
-    );
+    assert_eq!(sqlite(dir.path(), "SELECT count(*) FROM sample WHERE job_run IS NOT NULL"), "Integer(0)");
+    assert_eq!(sqlite(dir.path(), "SELECT count(*) > 8 FROM sample"), "Integer(1)");
 }
 
 #[test]
@@ -117,15 +88,8 @@ fn the_first_run_of_a_boot_checks_the_whole_file() {
     fs::write(&path, file).unwrap();
     let mut ledger = open(dir.path()).unwrap();
     append(&mut ledger, 301, &report(8), None, &keep(64 * MIB)).unwrap();
-    assert!(
-        put_aside(dir.path()).is_empty(),
-        "not looked at in a usual run"
-    );
-    let now = Now {
-        boot_id: "another".to_owned(),
-        boot: BootMs(60_000),
-        wall: at(400).wall,
-    };
+    assert!(put_aside(dir.path()).is_empty(), "not looked at in a usual run");
+    let now = Now { boot_id: "another".to_owned(), boot: BootMs(60_000), wall: at(400).wall };
     let report = report(8);
     let none = (BTreeMap::new(), BTreeMap::new());
     let run = NewRun {
@@ -150,10 +114,7 @@ fn at_most_two_damaged_files_are_kept() {
         fs::write(dir.path().join("ledger.db"), "no ledger".repeat(999)).unwrap();
         Ledger::open(dir.path(), &node(), &at(minute), opening).unwrap();
     }
-    let kept: Vec<_> = [3, 4]
-        .iter()
-        .map(|m| format!("ledger.db.corrupt-{}", at(*m).wall.0 / 1000))
-        .collect();
+    let kept: Vec<_> = [3, 4].iter().map(|m| format!("ledger.db.corrupt-{}", at(*m).wall.0 / 1000)).collect();
     assert_eq!(put_aside(dir.path()), kept);
 }
 
@@ -176,15 +137,9 @@ fn a_later_version_and_another_nodes_ledger_are_left_untouched() {
     let other = NodeName::new("gpu-a8").unwrap();
     let opening = opening(2000, 64 * MIB);
     let error = Ledger::open(dir.path(), &other, &at(1), opening).unwrap_err();
-    assert!(
-        error.text.contains("`gpu-a7`") && error.text.contains("`gpu-a8`"),
-        "{error}"
-    );
+    assert!(error.text.contains("`gpu-a7`") && error.text.contains("`gpu-a8`"), "{error}");
     let path = dir.path().join("ledger.db");
-    rusqlite::Connection::open(&path)
-        .unwrap()
-        .pragma_update(None, "user_version", 99)
-        .unwrap();
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&path).unwrap();
     let errors = [
         open(dir.path()).unwrap_err(),

@@ -88,11 +88,7 @@ fn a_read_only_file_system_is_still_read() {
     append(&mut ledger, 1, &report(2), Some(run), &keep(64 * MIB)).unwrap();
     drop(ledger);
     let remount = |how: &str| {
-        let status = Command::new("mount")
-            .args(["-o", how])
-            .arg(disk.0.path())
-            .status()
-            .unwrap();
+        let status = Command::new("mount").args(["-o", how]).arg(disk.0.path()).status().unwrap();
         assert!(status.success());
     };
     remount("remount,ro");
@@ -133,22 +129,15 @@ fn somebody_who_may_not_write_there_can_read() {
     let mut ledger = open(dir.path()).unwrap();
     let run = ledger.register(&at(0), &registration(1)).unwrap();
     append(&mut ledger, 1, &report(2), Some(run), &keep(64 * MIB)).unwrap();
-    let readable =
-        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let readable = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     readable(dir.path(), 0o755);
     for file in ["ledger.db", "ledger.db-journal"] {
         readable(&dir.path().join(file), 0o644);
     }
     let mut reader = Command::new(std::env::current_exe().unwrap());
-    reader
-        .args(["--exact", "disk::step_read", "--ignored"])
-        .env("LEDGER_STEP_DIR", dir.path());
+    reader.args(["--exact", "disk::step_read", "--ignored"]).env("LEDGER_STEP_DIR", dir.path());
     match reader.uid(65534).output() {
-        Ok(output) => assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stdout)
-        ),
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
         Err(e) => println!("skipped: cannot become another user ({e})"),
     }
 }

@@ -43,10 +43,7 @@ fn keep(max_bytes: u64) -> Keep {
 }
 
 fn opening(wait_ms: u64, max_bytes: u64) -> Opening {
-    Opening {
-        wait: Duration::from_millis(wait_ms),
-        max_bytes,
-    }
+    Opening { wait: Duration::from_millis(wait_ms), max_bytes }
 }
 
 fn open(dir: &Path) -> Result<Ledger, LedgerError> {
@@ -85,10 +82,7 @@ fn report(units: u32) -> GpuReport {
             ..Readings::absent(Absence::NotSupported)
         },
     };
-    GpuReport {
-        driver: Measured("580.65.06".to_owned()),
-        units: (0..units).map(unit).collect(),
-    }
+    GpuReport { driver: Measured("580.65.06".to_owned()), units: (0..units).map(unit).collect() }
 }
 
 fn registration(id: u64) -> Registration {
@@ -97,11 +91,7 @@ fn registration(id: u64) -> Registration {
         job: JobId::new(id).unwrap(),
         restart: 0,
         sluid: Absent(Absence::NotSupported),
-        start: JobStart {
-            boot: at(0).boot,
-            wall: at(0).wall,
-            source: StartSource::Registration,
-        },
+        start: JobStart { boot: at(0).boot, wall: at(0).wall, source: StartSource::Registration },
         user: Measured("ada".to_owned()),
         uid: Measured(1000),
         account: Absent(Absence::NoData),
@@ -124,23 +114,12 @@ fn append(
     job: Option<JobRunId>,
     keep: &Keep,
 ) -> Result<RunId, LedgerError> {
-    let units = report
-        .units
-        .iter()
-        .filter_map(|u| u.identity.uuid.measured());
-    let owners: BTreeMap<_, _> = job
-        .into_iter()
-        .flat_map(|j| units.clone().map(move |u| (u.clone(), j)))
-        .collect();
+    let units = report.units.iter().filter_map(|u| u.identity.uuid.measured());
+    let owners: BTreeMap<_, _> =
+        job.into_iter().flat_map(|j| units.clone().map(move |u| (u.clone(), j))).collect();
     let sample = JobSample::absent(Absence::NotAsked);
-    let jobs: Vec<_> = job
-        .into_iter()
-        .map(|run| JobInRun {
-            run,
-            sample: sample.clone(),
-            active: false,
-        })
-        .collect();
+    let jobs: Vec<_> =
+        job.into_iter().map(|run| JobInRun { run, sample: sample.clone(), active: false }).collect();
     ledger.append(&NewRun {
         now: &at(minutes),
         killed: None,
@@ -155,47 +134,23 @@ fn append(
 
 fn ticks(ledger: &Ledger, units: u32) -> Vec<usize> {
     let name = Absent(Absence::NoData);
-    let units = (0..units).map(|n| UnitRef {
-        uuid: uuid(n),
-        index: NvmlIndex(n),
-        name: name.clone(),
-    });
+    let units = (0..units).map(|n| UnitRef { uuid: uuid(n), index: NvmlIndex(n), name: name.clone() });
     let units: Vec<_> = units.collect();
-    let asked = |run| JobAsked {
-        run,
-        units: Measured(units.clone()),
-    };
-    let asked = ledger
-        .open_runs(BOOT)
-        .unwrap()
-        .into_iter()
-        .map(asked)
-        .collect();
-    let histories = ledger
-        .replay(BOOT, asked, Measured(8), &mut |_| false, true)
-        .unwrap();
+    let asked = |run| JobAsked { run, units: Measured(units.clone()) };
+    let asked = ledger.open_runs(BOOT).unwrap().into_iter().map(asked).collect();
+    let histories = ledger.replay(BOOT, asked, Measured(8), &mut |_| false, true).unwrap();
     histories.iter().map(|h| h.ticks.len()).collect()
 }
 
 fn sqlite(dir: &Path, sql: &str) -> String {
     let conn = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
-    conn.query_row(sql, [], |r| {
-        r.get::<_, rusqlite::types::Value>(0)
-            .map(|v| format!("{v:?}"))
-    })
-    .unwrap()
+    conn.query_row(sql, [], |r| r.get::<_, rusqlite::types::Value>(0).map(|v| format!("{v:?}"))).unwrap()
 }
 
 /// Runs one of this file's own steps in a process of its own.
 fn step(name: &str, dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            name,
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
         .env("LEDGER_STEP_DIR", dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -209,9 +164,5 @@ fn step_dir() -> Option<PathBuf> {
 
 fn finished(child: Child) {
     let output = child.wait_with_output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -7,11 +7,7 @@ fn the_file_stays_its_size_after_one_retention_period() {
     // Signet-AI/signetai#1139, n8n-io/n8n#37926, leptonai/gpud#710 (DB-06).
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path()).unwrap();
-    let kept = Keep {
-        samples_ms: 3_600_000,
-        archive_ms: 2 * 3_600_000,
-        ..keep(64 * MIB)
-    };
+    let kept = Keep { samples_ms: 3_600_000, archive_ms: 2 * 3_600_000, ..keep(64 * MIB) };
     let report = report(8);
     let size = || fs::metadata(dir.path().join("ledger.db")).unwrap().len();
     let mut after_one = 0;
@@ -23,22 +19,14 @@ fn the_file_stays_its_size_after_one_retention_period() {
         for minute in 0..60 {
             append(&mut ledger, hour * 60 + minute, &report, Some(run), &kept).unwrap();
         }
-        ledger
-            .clear(job, Some(0), &at(hour * 60 + 59), true, None)
-            .unwrap();
+        ledger.clear(job, Some(0), &at(hour * 60 + 59), true, None).unwrap();
         if hour == 3 {
             after_one = size();
         }
     }
-    println!(
-        "after one retention period {after_one} bytes, after two {}",
-        size()
-    );
+    println!("after one retention period {after_one} bytes, after two {}", size());
     assert!(size() <= after_one * 21 / 20, "{after_one} -> {}", size());
-    assert_eq!(
-        sqlite(dir.path(), "SELECT count(*) FROM job_run"),
-        "Integer(3)"
-    );
+    assert_eq!(sqlite(dir.path(), "SELECT count(*) FROM job_run"), "Integer(3)");
 }
 
 #[test]
@@ -50,24 +38,13 @@ fn the_ceiling_holds_and_the_archive_gives_way_first() {
     let report = report(16);
     for hour in 0..20 {
         let job = JobId::new(hour as u64 + 1).unwrap();
-        let run = ledger
-            .register(&at(hour * 60), &registration(job.get()))
-            .unwrap();
+        let run = ledger.register(&at(hour * 60), &registration(job.get())).unwrap();
         for minute in 0..60 {
-            append(
-                &mut ledger,
-                hour * 60 + minute,
-                &report,
-                Some(run),
-                &keep(ceiling),
-            )
-            .unwrap();
+            append(&mut ledger, hour * 60 + minute, &report, Some(run), &keep(ceiling)).unwrap();
         }
         // The last job stays.
         if hour < 19 {
-            ledger
-                .clear(job, Some(0), &at(hour * 60 + 59), true, None)
-                .unwrap();
+            ledger.clear(job, Some(0), &at(hour * 60 + 59), true, None).unwrap();
         }
     }
     let size = fs::metadata(dir.path().join("ledger.db")).unwrap().len();
@@ -124,10 +101,7 @@ fn step_begin_action() {
 #[test]
 fn a_plain_append_syncs_nothing_and_an_act_does() {
     let dir = tempfile::tempdir().unwrap();
-    open(dir.path())
-        .unwrap()
-        .register(&at(0), &registration(1))
-        .unwrap();
+    open(dir.path()).unwrap().register(&at(0), &registration(1)).unwrap();
     let syncs = |name: &str| {
         let trace = dir.path().join("trace");
         let status = Command::new("strace")
@@ -142,10 +116,7 @@ fn a_plain_append_syncs_nothing_and_an_act_does() {
         let ran = status.is_ok_and(|s| s.success());
         ran.then(|| fs::read_to_string(trace).unwrap().matches("sync(").count())
     };
-    match (
-        syncs("size::step_append_one"),
-        syncs("size::step_begin_action"),
-    ) {
+    match (syncs("size::step_append_one"), syncs("size::step_begin_action")) {
         (Some(append), Some(act)) => {
             println!("fsyncs: append {append}, act {act}");
             assert_eq!(append, 0);
@@ -161,8 +132,7 @@ fn an_append_does_not_depend_on_the_rows_that_are_there() {
     let report = report(8);
     let medians = [10_000, 1_000_000].map(|rows| {
         let dir = tempfile::tempdir().unwrap();
-        let mut ledger =
-            Ledger::open(dir.path(), &node(), &at(0), opening(10_000, 1024 * MIB)).unwrap();
+        let mut ledger = Ledger::open(dir.path(), &node(), &at(0), opening(10_000, 1024 * MIB)).unwrap();
         let run = ledger.register(&at(0), &registration(1)).unwrap();
         let filled = append(&mut ledger, 1, &report, Some(run), &keep(1024 * MIB)).unwrap();
         fill(dir.path(), filled, rows / 8);
@@ -184,10 +154,8 @@ fn an_append_does_not_depend_on_the_rows_that_are_there() {
 /// Repeats a run's rows under later numbers, all of the same instant, so that none is old.
 fn fill(dir: &Path, run: RunId, runs: i64) {
     let conn = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
-    conn.execute_batch(
-        "PRAGMA synchronous = OFF; BEGIN; CREATE TEMP TABLE one AS SELECT * FROM sample",
-    )
-    .unwrap();
+    conn.execute_batch("PRAGMA synchronous = OFF; BEGIN; CREATE TEMP TABLE one AS SELECT * FROM sample")
+        .unwrap();
     let last = run.0 + runs;
     let numbers = format!(
         "WITH RECURSIVE n(i) AS (SELECT {} UNION ALL SELECT i + 1 FROM n WHERE i < {last})",
@@ -200,14 +168,8 @@ fn fill(dir: &Path, run: RunId, runs: i64) {
     ))
     .unwrap();
     let columns: Vec<String> = {
-        let mut names = conn
-            .prepare("SELECT name FROM pragma_table_info('sample') WHERE cid > 0")
-            .unwrap();
-        names
-            .query_map([], |r| r.get(0))
-            .unwrap()
-            .collect::<Result<_, _>>()
-            .unwrap()
+        let mut names = conn.prepare("SELECT name FROM pragma_table_info('sample') WHERE cid > 0").unwrap();
+        names.query_map([], |r| r.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
     };
     conn.execute_batch(&format!(
         "INSERT INTO sample SELECT i, {} FROM ({numbers} SELECT i FROM n), one; COMMIT;",
@@ -231,18 +193,9 @@ fn step_usual_run() {
     let run = ledger.open_runs(BOOT).unwrap().remove(0);
     append(&mut ledger, 1, &report(8), Some(run.id), &keep(64 * MIB)).unwrap();
     let name = Absent(Absence::NoData);
-    let units = (0..8).map(|n| UnitRef {
-        uuid: uuid(n),
-        index: NvmlIndex(n),
-        name: name.clone(),
-    });
-    let asked = vec![JobAsked {
-        run,
-        units: Measured(units.collect()),
-    }];
-    ledger
-        .replay(BOOT, asked, Measured(8), &mut |_| true, false)
-        .unwrap();
+    let units = (0..8).map(|n| UnitRef { uuid: uuid(n), index: NvmlIndex(n), name: name.clone() });
+    let asked = vec![JobAsked { run, units: Measured(units.collect()) }];
+    ledger.replay(BOOT, asked, Measured(8), &mut |_| true, false).unwrap();
 }
 
 #[test]

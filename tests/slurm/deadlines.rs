@@ -9,36 +9,17 @@ use std::time::{Duration, Instant};
 fn a_command_that_hangs_is_killed_at_its_limit_with_all_its_children() {
     // mej/nhc#159 (CT-05), hniksic/rust-subprocess#12, stemdeckapp/stemdeck#583 (RT-05).
     let mark = |folder: &StandIns| folder.folder.path().join("pids");
-    for body in [
-        "trap '' TERM; echo $$ >> pids; sleep 300",
-        "sleep 300 & echo $! >> pids; echo $$ >> pids; wait",
-    ] {
+    for body in
+        ["trap '' TERM; echo $$ >> pids; sleep 300", "sleep 300 & echo $! >> pids; echo $$ >> pids; wait"]
+    {
         let stand_ins = StandIns::new(&[]);
-        let script = format!(
-            "#!/bin/sh\ncd {}\n{body}\n",
-            stand_ins.folder.path().display()
-        );
+        let script = format!("#!/bin/sh\ncd {}\n{body}\n", stand_ins.folder.path().display());
         install(&stand_ins.folder.path().join("squeue"), &script);
         let began = Instant::now();
         let limit = Duration::from_millis(400);
-        let answer = slurm(Site {
-            limit,
-            ..stand_ins.site()
-        })
-        .job(job(1));
-        assert_eq!(
-            answer,
-            Err(NoAnswer::TimedOut {
-                program: "squeue",
-                limit_ms: 400
-            }),
-            "{body}"
-        );
-        assert!(
-            began.elapsed() < limit + Duration::from_secs(1),
-            "{:?}",
-            began.elapsed()
-        );
+        let answer = slurm(Site { limit, ..stand_ins.site() }).job(job(1));
+        assert_eq!(answer, Err(NoAnswer::TimedOut { program: "squeue", limit_ms: 400 }), "{body}");
+        assert!(began.elapsed() < limit + Duration::from_secs(1), "{:?}", began.elapsed());
         for pid in fs::read_to_string(mark(&stand_ins)).unwrap().lines() {
             assert!(gone(pid), "{body}: {pid} lives");
         }
@@ -64,20 +45,12 @@ fn a_grandchild_that_holds_the_pipe_holds_nobody_up() {
     let stand_ins = StandIns::new(&[("squeue", &format!("sleep 300 & echo '{ROW}'"))]);
     let began = Instant::now();
     assert!(stand_ins.slurm().job(job(4242)).unwrap().is_some());
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     // One that left the group cannot be killed, and is not waited for either.
     let escaped = StandIns::new(&[("squeue", &format!("setsid sleep 5 & echo '{ROW}'"))]);
     let began = Instant::now();
     assert!(escaped.slurm().job(job(4242)).unwrap().is_some());
-    assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -91,40 +64,20 @@ fn endless_output_is_neither_kept_nor_waited_for() {
     let endless = StandIns::new(&[("squeue", "exec cat /dev/zero")]);
     let limit = Duration::from_millis(400);
     let began = Instant::now();
-    let answer = slurm(Site {
-        limit,
-        ..endless.site()
-    })
-    .job(job(1));
-    assert!(
-        matches!(answer, Err(NoAnswer::TimedOut { .. })),
-        "{answer:?}"
-    );
+    let answer = slurm(Site { limit, ..endless.site() }).job(job(1));
+    assert!(matches!(answer, Err(NoAnswer::TimedOut { .. })), "{answer:?}");
     assert!(began.elapsed() < limit + Duration::from_secs(1));
-    let chatty = StandIns::new(&[(
-        "squeue",
-        &format!("head -c 5242880 /dev/zero >&2; echo '{ROW}'"),
-    )]);
-    assert!(
-        chatty.slurm().job(job(4242)).unwrap().is_some(),
-        "a long stderr does not block the answer"
-    );
+    let chatty = StandIns::new(&[("squeue", &format!("head -c 5242880 /dev/zero >&2; echo '{ROW}'"))]);
+    assert!(chatty.slurm().job(job(4242)).unwrap().is_some(), "a long stderr does not block the answer");
 }
 
 #[test]
 fn bytes_that_are_no_text_are_an_answer_not_understood_never_a_panic() {
-    let stand_ins = StandIns::new(&[
-        ("squeue", "printf '\\377\\376|\\000\\n'"),
-        ("sinfo", "printf '\\377|x\\n'"),
-    ]);
+    let stand_ins =
+        StandIns::new(&[("squeue", "printf '\\377\\376|\\000\\n'"), ("sinfo", "printf '\\377|x\\n'")]);
     let answer = stand_ins.slurm().job(job(1));
     assert!(
-        answer
-            .as_ref()
-            .unwrap_err()
-            .to_string()
-            .bytes()
-            .all(|b| b.is_ascii_graphic() || b == b' '),
+        answer.as_ref().unwrap_err().to_string().bytes().all(|b| b.is_ascii_graphic() || b == b' '),
         "{answer:?}"
     );
     assert!(stand_ins.slurm().node().is_err());

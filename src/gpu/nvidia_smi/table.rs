@@ -18,9 +18,7 @@ pub(super) const PROCESS_COLUMNS: &str = "gpu_uuid,pid,used_memory";
 
 /// Lines that hold an answer.
 fn rows(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("WARNING:"))
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("WARNING:"))
 }
 
 pub(super) fn gpus(text: &str) -> Result<(Reading<String>, Vec<UnitSample>), Absence> {
@@ -39,11 +37,7 @@ pub(super) fn gpus(text: &str) -> Result<(Reading<String>, Vec<UnitSample>), Abs
 
 /// From 510 on `memory.used` leaves out the driver's reservation, which has a column of its own.
 fn excludes_reserved(driver: &str) -> bool {
-    driver
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok())
-        .is_some_and(|major| major >= 510)
+    driver.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 510)
 }
 
 fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> UnitSample {
@@ -67,11 +61,7 @@ fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> Un
     ] = *cells;
     let total = number(total).map(mebibytes).plausible(|t| t.0 > 0);
     let memory = total.and_then(|total| {
-        number(used).map(|used| Memory {
-            used: mebibytes(used),
-            total,
-            excludes_reserved,
-        })
+        number(used).map(|used| Memory { used: mebibytes(used), total, excludes_reserved })
     });
     let identity = UnitIdentity {
         uuid: cell(uuid, |t| UnitUuid::new(t).ok()),
@@ -94,10 +84,8 @@ fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> Un
         sm_clock: number(clock).map(Megahertz),
         sm_clock_max: number(clock_most).map(Megahertz),
         temperature: number(celsius).map(Celsius).plausible(|c| c.0 <= 150),
-        clocks_event: cell(mask, |t| {
-            u64::from_str_radix(t.strip_prefix("0x")?, 16).ok()
-        })
-        .map(ClocksEventMask),
+        clocks_event: cell(mask, |t| u64::from_str_radix(t.strip_prefix("0x")?, 16).ok())
+            .map(ClocksEventMask),
         mig: cell(mig, |t| match t {
             "Enabled" => Some(MigMode::Enabled),
             "Disabled" => Some(MigMode::Disabled),
@@ -110,10 +98,7 @@ fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> Un
 
 pub(super) fn processes(text: &str) -> Result<Vec<(UnitUuid, GpuProcess)>, Absence> {
     // Drivers of the 3xx branches say in words that there is none.
-    rows(text)
-        .filter(|row| !row.starts_with("No running"))
-        .map(process)
-        .collect()
+    rows(text).filter(|row| !row.starts_with("No running")).map(process).collect()
 }
 
 fn process(row: &str) -> Result<(UnitUuid, GpuProcess), Absence> {
@@ -125,30 +110,17 @@ fn process(row: &str) -> Result<(UnitUuid, GpuProcess), Absence> {
         Measured(both) => Ok(both),
         Absent(why) => Err(why),
     };
-    let both =
-        cell(uuid, |t| UnitUuid::new(t).ok()).and_then(|uuid| number(pid).map(|pid| (uuid, pid)));
+    let both = cell(uuid, |t| UnitUuid::new(t).ok()).and_then(|uuid| number(pid).map(|pid| (uuid, pid)));
     let (uuid, pid) = settled(both)?;
     let memory = number(memory).map(mebibytes);
-    Ok((
-        uuid,
-        GpuProcess {
-            pid,
-            kind: ProcessKind::Compute,
-            memory,
-        },
-    ))
+    Ok((uuid, GpuProcess { pid, kind: ProcessKind::Compute, memory }))
 }
 
 /// Gives each GPU its processes. A process on a GPU that was not listed leaves all lists not understood: some
 /// GPU's list lacks it.
-pub(super) fn assign(
-    found: Result<Vec<(UnitUuid, GpuProcess)>, Absence>,
-    units: &mut [UnitSample],
-) {
+pub(super) fn assign(found: Result<Vec<(UnitUuid, GpuProcess)>, Absence>, units: &mut [UnitSample]) {
     let known = |uuid: &UnitUuid, units: &[UnitSample]| {
-        units
-            .iter()
-            .any(|u| u.identity.uuid.measured() == Some(uuid))
+        units.iter().any(|u| u.identity.uuid.measured() == Some(uuid))
     };
     let found = found.and_then(|all| match all.iter().all(|(uuid, _)| known(uuid, units)) {
         true => Ok(all),
@@ -158,10 +130,7 @@ pub(super) fn assign(
         unit.readings.processes = match (&found, &unit.identity.uuid) {
             (Err(why), _) | (Ok(_), Absent(why)) => Absent(*why),
             (Ok(all), Measured(uuid)) => {
-                let own = all
-                    .iter()
-                    .filter(|(of, _)| of == uuid)
-                    .map(|(_, process)| process.clone());
+                let own = all.iter().filter(|(of, _)| of == uuid).map(|(_, process)| process.clone());
                 vetted(own.collect(), &unit.readings.memory)
             }
         };
@@ -179,18 +148,11 @@ fn cell<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Reading<T> {
 
 /// What nvidia-smi writes where it has no value, in the spellings of drivers 384 to 610.
 fn reason(text: &str) -> Option<Absence> {
-    let bare = text
-        .trim_start_matches('[')
-        .trim_end_matches(']')
-        .to_ascii_lowercase();
+    let bare = text.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     Some(match bare.as_str() {
-        "n/a" | "not supported" | "requested functionality has been deprecated" => {
-            Absence::NotSupported
-        }
+        "n/a" | "not supported" | "requested functionality has been deprecated" => Absence::NotSupported,
         "unknown error" | "err!" => Absence::Transient,
-        "insufficient permissions" | "gpu access blocked by the operating system" => {
-            Absence::NoPermission
-        }
+        "insufficient permissions" | "gpu access blocked by the operating system" => Absence::NoPermission,
         "gpu is lost" => Absence::GpuLost,
         "gpu requires reset" => Absence::ResetRequired,
         "not found" | "no data" => Absence::NoData,
@@ -217,10 +179,7 @@ fn mebibytes(n: u32) -> MemoryBytes {
 
 /// Watts with a fraction; no card draws ten kilowatts.
 fn milliwatts(text: &str) -> Option<Milliwatts> {
-    let watts = text
-        .parse::<f64>()
-        .ok()
-        .filter(|w| (0.0..10_000.0).contains(w))?;
+    let watts = text.parse::<f64>().ok().filter(|w| (0.0..10_000.0).contains(w))?;
     Some(Milliwatts((watts * 1000.0).round() as u64))
 }
 
@@ -233,9 +192,7 @@ mod tests {
 
     fn row(cells: &[(usize, &str)]) -> String {
         let mut row: Vec<String> = ROW.splitn(COLUMN_COUNT, ", ").map(str::to_owned).collect();
-        cells
-            .iter()
-            .for_each(|(at, text)| row[*at] = (*text).to_owned());
+        cells.iter().for_each(|(at, text)| row[*at] = (*text).to_owned());
         row.join(", ")
     }
 
@@ -247,18 +204,11 @@ mod tests {
     #[test]
     fn a_row_is_read_with_its_units() {
         let unit = one(ROW);
-        assert_eq!(
-            unit.identity.pci,
-            Measured(PciAddress::parse("0000:1a:00.0").unwrap())
-        );
+        assert_eq!(unit.identity.pci, Measured(PciAddress::parse("0000:1a:00.0").unwrap()));
         assert_eq!(unit.readings.sm_util, Measured(Percent::new(97).unwrap()));
         assert_eq!(unit.readings.power, Measured(Milliwatts(690_500)));
         assert_eq!(unit.readings.clocks_event, Measured(ClocksEventMask(4)));
-        let memory = Memory {
-            used: mebibytes(71_680),
-            total: mebibytes(81_559),
-            excludes_reserved: true,
-        };
+        let memory = Memory { used: mebibytes(71_680), total: mebibytes(81_559), excludes_reserved: true };
         assert_eq!(unit.readings.memory, Measured(memory));
         assert_eq!(unit.readings.energy, Absent(Absence::NotSupported));
         assert_eq!(unit.readings.sm_peak, Absent(Absence::NotSupported));
@@ -267,10 +217,7 @@ mod tests {
     #[test]
     fn a_comma_in_the_name_shifts_no_column() {
         let unit = one(&row(&[(15, "NVIDIA Odd, Name, 80GB")]));
-        assert_eq!(
-            unit.identity.name,
-            Measured("NVIDIA Odd, Name, 80GB".into())
-        );
+        assert_eq!(unit.identity.name, Measured("NVIDIA Odd, Name, 80GB".into()));
         assert_eq!(unit.readings.temperature, Measured(Celsius(64)));
     }
 
@@ -281,18 +228,12 @@ mod tests {
             ("[N/A]", Absence::NotSupported),
             ("N/A", Absence::NotSupported),
             ("[Not Supported]", Absence::NotSupported),
-            (
-                "[Requested functionality has been deprecated]",
-                Absence::NotSupported,
-            ),
+            ("[Requested functionality has been deprecated]", Absence::NotSupported),
             ("[Unknown Error]", Absence::Transient),
             ("[Unknown error]", Absence::Transient),
             ("ERR!", Absence::Transient),
             ("[Insufficient Permissions]", Absence::NoPermission),
-            (
-                "[GPU access blocked by the operating system]",
-                Absence::NoPermission,
-            ),
+            ("[GPU access blocked by the operating system]", Absence::NoPermission),
             ("[GPU is lost]", Absence::GpuLost),
             ("[GPU requires reset]", Absence::ResetRequired),
             ("[Something New]", Absence::NotUnderstood),
@@ -329,10 +270,7 @@ mod tests {
     #[test]
     fn a_card_without_a_name_for_itself_keeps_its_place() {
         let lost: Vec<(usize, &str)> = (1..15).map(|at| (at, "[GPU is lost]")).collect();
-        let text = format!(
-            "{ROW}\n{}\nWARNING: infoROM is corrupted at gpu 0000:1A:00.0\n",
-            row(&lost)
-        );
+        let text = format!("{ROW}\n{}\nWARNING: infoROM is corrupted at gpu 0000:1A:00.0\n", row(&lost));
         let (driver, units) = gpus(&text).unwrap();
         assert_eq!(driver, Measured("550.163.01".into()));
         assert_eq!(units.len(), 2);
@@ -343,44 +281,22 @@ mod tests {
 
     #[test]
     fn processes_go_to_their_gpu_or_every_list_is_absent() {
-        let units = || {
-            gpus(&format!("{ROW}\n{}", row(&[(1, "1"), (2, "GPU-b")])))
-                .unwrap()
-                .1
-        };
+        let units = || gpus(&format!("{ROW}\n{}", row(&[(1, "1"), (2, "GPU-b")]))).unwrap().1;
         let lists = |text: &str| {
             let mut units = units();
             assign(processes(text), &mut units);
-            units
-                .into_iter()
-                .map(|u| u.readings.processes.map(|l| l.len()))
-                .collect::<Vec<_>>()
+            units.into_iter().map(|u| u.readings.processes.map(|l| l.len())).collect::<Vec<_>>()
         };
         let absent = |why| vec![Absent(why), Absent(why)];
         let table = [
             ("", vec![Measured(0), Measured(0)]),
-            (
-                "No running compute processes found\n",
-                vec![Measured(0), Measured(0)],
-            ),
-            (
-                "GPU-b, 7, 500\nGPU-b, 8, [N/A]\n",
-                vec![Measured(0), Measured(2)],
-            ),
-            (
-                "GPU-b, 0, 500\n",
-                vec![Measured(0), Absent(Absence::Implausible)],
-            ),
-            (
-                "GPU-b, 7, 99999999\n",
-                vec![Measured(0), Absent(Absence::Implausible)],
-            ),
+            ("No running compute processes found\n", vec![Measured(0), Measured(0)]),
+            ("GPU-b, 7, 500\nGPU-b, 8, [N/A]\n", vec![Measured(0), Measured(2)]),
+            ("GPU-b, 0, 500\n", vec![Measured(0), Absent(Absence::Implausible)]),
+            ("GPU-b, 7, 99999999\n", vec![Measured(0), Absent(Absence::Implausible)]),
             ("GPU-c, 7, 500\n", absent(Absence::NotUnderstood)),
             ("GPU-b, 7\n", absent(Absence::NotUnderstood)),
-            (
-                "GPU-b, [Insufficient Permissions], 5\n",
-                absent(Absence::NoPermission),
-            ),
+            ("GPU-b, [Insufficient Permissions], 5\n", absent(Absence::NoPermission)),
         ];
         for (text, want) in table {
             assert_eq!(lists(text), want, "{text:?}");

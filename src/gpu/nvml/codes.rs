@@ -64,10 +64,7 @@ pub(super) fn value<T>(ask: impl Fn() -> Answer<T>) -> Reading<T> {
 
 /// A function of the library, which this driver may lack.
 pub(super) fn symbol<F: Copy, E>(found: &Result<F, E>) -> Answer<F> {
-    found
-        .as_ref()
-        .copied()
-        .map_err(|_| NvmlError::FunctionNotFound)
+    found.as_ref().copied().map_err(|_| NvmlError::FunctionNotFound)
 }
 
 /// A raw call that fills in one number. `D` is NVML's device handle, a type that nvml-wrapper does not name.
@@ -134,28 +131,15 @@ mod tests {
             (4711, NotUnderstood),
         ];
         for (code, want) in table {
-            assert_eq!(
-                absence(&NvmlError::from(code as c_uint)),
-                want,
-                "code {code}"
-            );
+            assert_eq!(absence(&NvmlError::from(code as c_uint)), want, "code {code}");
         }
     }
 
     #[test]
     fn code_9_with_a_loaded_driver_is_a_refused_control_device() {
-        assert_eq!(
-            at_start(&NvmlError::DriverNotLoaded, false),
-            Absence::DriverNotLoaded
-        );
-        assert_eq!(
-            at_start(&NvmlError::DriverNotLoaded, true),
-            Absence::ControlRefused
-        );
-        assert_eq!(
-            at_start(&NvmlError::LibRmVersionMismatch, true),
-            Absence::VersionMismatch
-        );
+        assert_eq!(at_start(&NvmlError::DriverNotLoaded, false), Absence::DriverNotLoaded);
+        assert_eq!(at_start(&NvmlError::DriverNotLoaded, true), Absence::ControlRefused);
+        assert_eq!(at_start(&NvmlError::LibRmVersionMismatch, true), Absence::VersionMismatch);
         assert_eq!(at_handle(&NvmlError::Unknown), Absence::GpuLost);
         assert_eq!(at_handle(&NvmlError::NoPermission), Absence::NoPermission);
     }

@@ -21,12 +21,7 @@ struct Entry {
     compute_instance: c_uint,
 }
 
-const BLANK: Entry = Entry {
-    pid: 0,
-    used_bytes: 0,
-    gpu_instance: 0,
-    compute_instance: 0,
-};
+const BLANK: Entry = Entry { pid: 0, used_bytes: 0, gpu_instance: 0, compute_instance: 0 };
 const ROOM_FIRST: usize = 32;
 const ROOM_MOST: usize = 4096;
 /// NVML_VALUE_NOT_AVAILABLE, which it writes for a memory that it does not know.
@@ -41,9 +36,7 @@ pub(super) fn processes(
     let lib = library.lib();
     // Drivers 535.43 to 535.86 write 32 bytes an entry under the name of the 24-byte layout
     // (gpuopenanalytics/pynvml#48, XuehaiPan/nvitop#88); this pair of symbols tells them from all others.
-    if lib.nvmlDeviceGetConfComputeMemSizeInfo.is_ok()
-        && lib.nvmlDeviceGetRunningProcessDetailList.is_err()
-    {
+    if lib.nvmlDeviceGetConfComputeMemSizeInfo.is_ok() && lib.nvmlDeviceGetRunningProcessDetailList.is_err() {
         return Absent(Absence::Implausible);
     }
     // SAFETY: the handle is NVML's own, used only while the library is loaded.
@@ -55,8 +48,7 @@ pub(super) fn processes(
                 Ok(call) => entries(*call, handle),
                 // SAFETY: nvml.h gives the *_v2 functions this signature.
                 Err(_) => match unsafe {
-                    lib.__library
-                        .get::<unsafe extern "C" fn(_, *mut c_uint, *mut Entry) -> c_uint>($older)
+                    lib.__library.get::<unsafe extern "C" fn(_, *mut c_uint, *mut Entry) -> c_uint>($older)
                 } {
                     Ok(call) => entries(*call, handle),
                     Err(_) => Err(NvmlError::FunctionNotFound),
@@ -64,18 +56,12 @@ pub(super) fn processes(
             })
         };
     }
-    let compute = list!(
-        nvmlDeviceGetComputeRunningProcesses_v3,
-        b"nvmlDeviceGetComputeRunningProcesses_v2\0"
-    );
-    let graphics = list!(
-        nvmlDeviceGetGraphicsRunningProcesses_v3,
-        b"nvmlDeviceGetGraphicsRunningProcesses_v2\0"
-    );
-    let mps = list!(
-        nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        b"nvmlDeviceGetMPSComputeRunningProcesses_v2\0"
-    );
+    let compute =
+        list!(nvmlDeviceGetComputeRunningProcesses_v3, b"nvmlDeviceGetComputeRunningProcesses_v2\0");
+    let graphics =
+        list!(nvmlDeviceGetGraphicsRunningProcesses_v3, b"nvmlDeviceGetGraphicsRunningProcesses_v2\0");
+    let mps =
+        list!(nvmlDeviceGetMPSComputeRunningProcesses_v3, b"nvmlDeviceGetMPSComputeRunningProcesses_v2\0");
     joined(compute, graphics, mps).and_then(|all| vetted(all, memory))
 }
 
@@ -92,9 +78,7 @@ fn entries<D: Copy, P>(
         let mut count = room as c_uint;
         // SAFETY: `Entry` has the layout of nvmlProcessInfo_t, and no more than `count` of them are written.
         match nvml_try(unsafe { call(handle, &mut count, entries.as_mut_ptr().cast()) }) {
-            Err(NvmlError::InsufficientSize(_)) => {
-                room = (count as usize + ROOM_FIRST).max(room * 2)
-            }
+            Err(NvmlError::InsufficientSize(_)) => room = (count as usize + ROOM_FIRST).max(room * 2),
             Err(e) => return Err(e),
             Ok(()) if count as usize > room => return Err(NvmlError::InsufficientSize(None)),
             Ok(()) => {
@@ -114,11 +98,7 @@ fn joined(
     mps: Reading<Vec<Entry>>,
 ) -> Reading<Vec<GpuProcess>> {
     let mut all = Vec::new();
-    let lists = [
-        (ProcessKind::Compute, compute),
-        (ProcessKind::Graphics, graphics),
-        (ProcessKind::Mps, mps),
-    ];
+    let lists = [(ProcessKind::Compute, compute), (ProcessKind::Graphics, graphics), (ProcessKind::Mps, mps)];
     for (kind, list) in lists {
         match list {
             Measured(entries) => all.extend(entries.iter().map(|e| process(kind, e))),
@@ -134,11 +114,7 @@ fn process(kind: ProcessKind, entry: &Entry) -> GpuProcess {
         NOT_AVAILABLE => Absent(Absence::NotSupported),
         bytes => Measured(MemoryBytes(bytes)),
     };
-    GpuProcess {
-        pid: entry.pid,
-        kind,
-        memory,
-    }
+    GpuProcess { pid: entry.pid, kind, memory }
 }
 
 #[cfg(test)]
@@ -147,28 +123,15 @@ mod tests {
 
     #[test]
     fn a_list_that_failed_spoils_all_three_and_one_that_cannot_exist_does_not() {
-        let some = |pid| {
-            Measured(vec![Entry {
-                pid,
-                used_bytes: 5,
-                ..BLANK
-            }])
-        };
+        let some = |pid| Measured(vec![Entry { pid, used_bytes: 5, ..BLANK }]);
         let failed = |why| Absent::<Vec<Entry>>(why);
-        let pids = |r: Reading<Vec<GpuProcess>>| {
-            r.map(|all| all.iter().map(|p| p.pid).collect::<Vec<_>>())
-        };
+        let pids = |r: Reading<Vec<GpuProcess>>| r.map(|all| all.iter().map(|p| p.pid).collect::<Vec<_>>());
         use Absence::{NotSupported, Transient};
         let table = [
             (some(1), some(2), some(3), Measured(vec![1, 2, 3])),
             // A Pascal card: no MPS list.
             (some(1), some(2), failed(NotSupported), Measured(vec![1, 2])),
-            (
-                some(1),
-                failed(NotSupported),
-                failed(NotSupported),
-                Measured(vec![1]),
-            ),
+            (some(1), failed(NotSupported), failed(NotSupported), Measured(vec![1])),
             (failed(NotSupported), some(2), some(3), Absent(NotSupported)),
             (some(1), failed(Transient), some(3), Absent(Transient)),
             (some(1), some(2), failed(Transient), Absent(Transient)),
@@ -180,22 +143,8 @@ mod tests {
 
     #[test]
     fn memory_that_the_driver_does_not_know_is_absent_not_huge() {
-        let known = process(
-            ProcessKind::Compute,
-            &Entry {
-                pid: 7,
-                used_bytes: 0,
-                ..BLANK
-            },
-        );
-        let unknown = process(
-            ProcessKind::Compute,
-            &Entry {
-                pid: 7,
-                used_bytes: u64::MAX,
-                ..BLANK
-            },
-        );
+        let known = process(ProcessKind::Compute, &Entry { pid: 7, used_bytes: 0, ..BLANK });
+        let unknown = process(ProcessKind::Compute, &Entry { pid: 7, used_bytes: u64::MAX, ..BLANK });
         assert_eq!(known.memory, Measured(MemoryBytes(0)));
         assert_eq!(unknown.memory, Absent(Absence::NotSupported));
     }

@@ -42,18 +42,12 @@ impl Clocks {
     /// of the call, and nothing but these differences is kept.
     fn read() -> Clocks {
         let micros = |clock| {
-            let mut t = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
+            let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             // SAFETY: `t` is a timespec that outlives the call.
             unsafe { libc::clock_gettime(clock, &mut t) };
             t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
         };
-        Clocks {
-            real_us: micros(libc::CLOCK_REALTIME),
-            boot_us: micros(libc::CLOCK_BOOTTIME),
-        }
+        Clocks { real_us: micros(libc::CLOCK_REALTIME), boot_us: micros(libc::CLOCK_BOOTTIME) }
     }
 }
 
@@ -74,20 +68,10 @@ fn entries(library: &Library, device: &Device, ring: c_uint) -> Answer<Vec<(u64,
     // SAFETY: `Sample` has the layout of nvmlSample_t, `count` announces how many fit, and the handle is
     // NVML's own.
     nvml_try(unsafe {
-        call(
-            device.handle(),
-            ring,
-            0,
-            &mut value_type,
-            &mut count,
-            samples.as_mut_ptr().cast(),
-        )
+        call(device.handle(), ring, 0, &mut value_type, &mut count, samples.as_mut_ptr().cast())
     })?;
     let filled = &samples[..ENTRIES_MOST.min(count as usize)];
-    Ok(filled
-        .iter()
-        .map(|s| (s.stamp_us, unsigned(value_type, s.value)))
-        .collect())
+    Ok(filled.iter().map(|s| (s.stamp_us, unsigned(value_type, s.value))).collect())
 }
 
 /// Entries come in any order, with stamps of 0 and values above 100 among them (NVIDIA/dcgm-exporter#418):
@@ -104,30 +88,18 @@ fn highest(entries: Vec<(u64, Option<u64>)>, now: Clocks) -> Reading<Peak> {
             (*stamp > 0).then_some((*stamp, percent))
         })
     };
-    let (Some(newest), Some(oldest), Some(percent)) = (
-        kept().map(|k| k.0).max(),
-        kept().map(|k| k.0).min(),
-        kept().map(|k| k.1).max(),
-    ) else {
+    let (Some(newest), Some(oldest), Some(percent)) =
+        (kept().map(|k| k.0).max(), kept().map(|k| k.0).min(), kept().map(|k| k.1).max())
+    else {
         return Absent(Absence::Implausible);
     };
-    let clock_us = if newest.abs_diff(now.real_us) < newest.abs_diff(now.boot_us) {
-        now.real_us
-    } else {
-        now.boot_us
-    };
+    let clock_us =
+        if newest.abs_diff(now.real_us) < newest.abs_diff(now.boot_us) { now.real_us } else { now.boot_us };
     if newest.abs_diff(clock_us) > CURRENT_US {
-        return Absent(if newest < clock_us {
-            Absence::NoData
-        } else {
-            Absence::Implausible
-        });
+        return Absent(if newest < clock_us { Absence::NoData } else { Absence::Implausible });
     }
     match u32::try_from((newest - oldest) / 1000) {
-        Ok(covered_ms) => Measured(Peak {
-            percent,
-            covered_ms,
-        }),
+        Ok(covered_ms) => Measured(Peak { percent, covered_ms }),
         Err(_) => Absent(Absence::Implausible),
     }
 }
@@ -138,71 +110,25 @@ mod tests {
 
     #[test]
     fn the_ring_speaks_only_for_now() {
-        let now = Clocks {
-            real_us: 1_764_422_738_000_000,
-            boot_us: 5_000_000_000,
-        };
+        let now = Clocks { real_us: 1_764_422_738_000_000, boot_us: 5_000_000_000 };
         let at = |base: u64, entries: &[(u64, u64)]| {
-            entries
-                .iter()
-                .map(|(age_ms, value)| (base - age_ms * 1000, Some(*value)))
-                .collect::<Vec<_>>()
+            entries.iter().map(|(age_ms, value)| (base - age_ms * 1000, Some(*value))).collect::<Vec<_>>()
         };
-        let peak = |percent, covered_ms| {
-            Measured(Peak {
-                percent: Percent::new(percent).unwrap(),
-                covered_ms,
-            })
-        };
+        let peak =
+            |percent, covered_ms| Measured(Peak { percent: Percent::new(percent).unwrap(), covered_ms });
         let table = [
             ("empty", vec![], Absent(Absence::NoData)),
-            (
-                "unsorted",
-                at(now.real_us, &[(100, 3), (9_900, 70), (5_000, 0)]),
-                peak(70, 9_800),
-            ),
-            (
-                "since boot",
-                at(now.boot_us, &[(9_900, 0), (100, 3)]),
-                peak(3, 9_800),
-            ),
+            ("unsorted", at(now.real_us, &[(100, 3), (9_900, 70), (5_000, 0)]), peak(70, 9_800)),
+            ("since boot", at(now.boot_us, &[(9_900, 0), (100, 3)]), peak(3, 9_800)),
             ("one entry", at(now.boot_us, &[(100, 0)]), peak(0, 0)),
             // NVIDIA/dcgm-exporter#418: values above 100 on an H100.
-            (
-                "too high",
-                at(now.real_us, &[(20_000, 4_294_967), (10_000, 5), (0, 101)]),
-                peak(5, 0),
-            ),
-            (
-                "nothing left",
-                at(now.real_us, &[(10, 101)]),
-                Absent(Absence::Implausible),
-            ),
-            (
-                "stamp of 0",
-                vec![(0, Some(50)), (now.real_us, Some(1))],
-                peak(1, 0),
-            ),
-            (
-                "no number",
-                vec![(now.real_us, None)],
-                Absent(Absence::Implausible),
-            ),
-            (
-                "stale",
-                at(now.real_us, &[(61_000, 0), (70_000, 0)]),
-                Absent(Absence::NoData),
-            ),
-            (
-                "stale since boot",
-                vec![(12_345, Some(0))],
-                Absent(Absence::NoData),
-            ),
-            (
-                "ahead",
-                vec![(now.real_us + 61_000_000, Some(0))],
-                Absent(Absence::Implausible),
-            ),
+            ("too high", at(now.real_us, &[(20_000, 4_294_967), (10_000, 5), (0, 101)]), peak(5, 0)),
+            ("nothing left", at(now.real_us, &[(10, 101)]), Absent(Absence::Implausible)),
+            ("stamp of 0", vec![(0, Some(50)), (now.real_us, Some(1))], peak(1, 0)),
+            ("no number", vec![(now.real_us, None)], Absent(Absence::Implausible)),
+            ("stale", at(now.real_us, &[(61_000, 0), (70_000, 0)]), Absent(Absence::NoData)),
+            ("stale since boot", vec![(12_345, Some(0))], Absent(Absence::NoData)),
+            ("ahead", vec![(now.real_us + 61_000_000, Some(0))], Absent(Absence::Implausible)),
         ];
         for (name, entries, want) in table {
             assert_eq!(highest(entries, now), want, "{name}");

@@ -56,34 +56,17 @@ impl Roots {
 
     fn first_freezer_root(&self, node: &str) -> Option<PathBuf> {
         let names = [format!("slurm_{node}"), "slurm".to_owned()];
-        names
-            .iter()
-            .map(|name| self.freezer.join(name))
-            .find(|root| root.is_dir())
+        names.iter().map(|name| self.freezer.join(name)).find(|root| root.is_dir())
     }
 
     /// In system.slice, or in the slice that CgroupSlice= names (25.11 on).
     fn first_scope(&self, node: &str) -> Option<PathBuf> {
-        let names = [
-            format!("{node}_slurmstepd.scope"),
-            "slurmstepd.scope".to_owned(),
-        ];
-        let in_slice = |slice: PathBuf| {
-            names
-                .iter()
-                .map(|name| slice.join(name))
-                .find(|scope| scope.is_dir())
-        };
-        let system = self
-            .unified
-            .iter()
-            .find_map(|mount| in_slice(mount.join("system.slice")));
+        let names = [format!("{node}_slurmstepd.scope"), "slurmstepd.scope".to_owned()];
+        let in_slice =
+            |slice: PathBuf| names.iter().map(|name| slice.join(name)).find(|scope| scope.is_dir());
+        let system = self.unified.iter().find_map(|mount| in_slice(mount.join("system.slice")));
         system.or_else(|| {
-            let slices = self
-                .unified
-                .iter()
-                .filter_map(|mount| folders(mount).ok())
-                .flatten();
+            let slices = self.unified.iter().filter_map(|mount| folders(mount).ok()).flatten();
             slices
                 .filter(|path| name_of(path).ends_with(".slice") && name_of(path) != "user.slice")
                 .find_map(in_slice)
@@ -93,10 +76,7 @@ impl Roots {
 
 fn jobs_by_user(root: &Path) -> std::io::Result<Vec<JobFolder>> {
     let mut jobs = Vec::new();
-    for user in folders(root)?
-        .into_iter()
-        .filter(|path| name_of(path).starts_with("uid_"))
-    {
+    for user in folders(root)?.into_iter().filter(|path| name_of(path).starts_with("uid_")) {
         match jobs_in(&user) {
             Ok(found) => jobs.extend(found),
             // Its last job ended between the two looks.
@@ -127,9 +107,7 @@ fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn name_of(path: &Path) -> &str {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or("")
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
 fn absence_of(error: &std::io::Error) -> Absence {
@@ -158,24 +136,17 @@ pub fn frozen(job: &Path) -> Reading<bool> {
             None => {}
         }
     }
-    if known {
-        Reading::Measured(false)
-    } else {
-        Reading::Absent(Absence::NoData)
-    }
+    if known { Reading::Measured(false) } else { Reading::Absent(Absence::NoData) }
 }
 
 fn state_of(place: &Path) -> Option<Reading<bool>> {
-    for (file, is_frozen) in [
-        ("freezer.state", frozen_v1 as fn(&str) -> Option<bool>),
-        ("cgroup.events", frozen_v2),
-    ] {
+    for (file, is_frozen) in
+        [("freezer.state", frozen_v1 as fn(&str) -> Option<bool>), ("cgroup.events", frozen_v2)]
+    {
         match fs::read_to_string(place.join(file)) {
             Ok(text) => {
                 let state = is_frozen(&text);
-                return Some(
-                    state.map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured),
-                );
+                return Some(state.map_or(Reading::Absent(Absence::NotUnderstood), Reading::Measured));
             }
             // ENODEV: the cgroup was removed between open and read.
             Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(libc::ENODEV) => {
@@ -209,15 +180,12 @@ pub fn processes(job: &Path) -> Reading<Vec<u32>> {
     let (mut pids, mut open, mut walked) = (Vec::new(), vec![job.to_path_buf()], 0);
     while let Some(folder) = open.pop() {
         walked += 1;
-        let read = fs::read_to_string(folder.join("cgroup.procs"))
-            .and_then(|text| Ok((text, folders(&folder)?)));
+        let read =
+            fs::read_to_string(folder.join("cgroup.procs")).and_then(|text| Ok((text, folders(&folder)?)));
         let (text, below) = match read {
             Ok(read) => read,
             // A step that ended meanwhile; the job itself must be there.
-            Err(e)
-                if walked > 1
-                    && [Some(libc::ENOENT), Some(libc::ENODEV)].contains(&e.raw_os_error()) =>
-            {
+            Err(e) if walked > 1 && [Some(libc::ENOENT), Some(libc::ENODEV)].contains(&e.raw_os_error()) => {
                 continue;
             }
             Err(e) => return Reading::Absent(absence_of(&e)),
@@ -253,10 +221,7 @@ mod tests {
     }
 
     fn roots(folder: &Path) -> Roots {
-        Roots {
-            freezer: folder.join("freezer"),
-            unified: vec![folder.join("v2")],
-        }
+        Roots { freezer: folder.join("freezer"), unified: vec![folder.join("v2")] }
     }
 
     fn make(folder: &Path, files: &[(&str, &str)]) {
@@ -271,68 +236,34 @@ mod tests {
     fn jobs_of_this_node_are_listed_from_either_hierarchy() {
         let temp = tempfile::tempdir().unwrap();
         let roots = roots(temp.path());
-        assert_eq!(
-            roots.jobs("n1"),
-            Reading::Absent(Absence::NoData),
-            "no hierarchy is not no jobs"
-        );
+        assert_eq!(roots.jobs("n1"), Reading::Absent(Absence::NoData), "no hierarchy is not no jobs");
         make(
             temp.path(),
             &[
-                (
-                    "v2/system.slice/n1_slurmstepd.scope/s5K1KKYAYG5D00/cgroup.procs",
-                    "",
-                ),
+                ("v2/system.slice/n1_slurmstepd.scope/s5K1KKYAYG5D00/cgroup.procs", ""),
                 ("v2/system.slice/n1_slurmstepd.scope/system/x", ""),
             ],
         );
-        let tags = |node: &str| {
-            roots
-                .jobs(node)
-                .map(|jobs| jobs.into_iter().map(|job| job.tag).collect::<Vec<_>>())
-        };
+        let tags =
+            |node: &str| roots.jobs(node).map(|jobs| jobs.into_iter().map(|job| job.tag).collect::<Vec<_>>());
         assert_eq!(tags("n1"), Reading::Measured(vec![sluid("s5K1KKYAYG5D00")]));
-        assert_eq!(
-            tags("n2"),
-            Reading::Absent(Absence::NoData),
-            "another node of this host"
-        );
+        assert_eq!(tags("n2"), Reading::Absent(Absence::NoData), "another node of this host");
         make(
             temp.path(),
-            &[
-                ("freezer/slurm_n1/uid_5/job_7/cgroup.procs", ""),
-                ("freezer/slurm_n1/cgroup.procs", ""),
-            ],
+            &[("freezer/slurm_n1/uid_5/job_7/cgroup.procs", ""), ("freezer/slurm_n1/cgroup.procs", "")],
         );
         assert_eq!(tags("n1"), Reading::Measured(vec![job(7)]), "v1 first");
-        make(
-            temp.path(),
-            &[("v2/gpu.slice/slurmstepd.scope/job_8/cgroup.procs", "")],
-        );
-        assert_eq!(
-            tags("n3"),
-            Reading::Measured(vec![job(8)]),
-            "CgroupSlice=gpu.slice"
-        );
+        make(temp.path(), &[("v2/gpu.slice/slurmstepd.scope/job_8/cgroup.procs", "")]);
+        assert_eq!(tags("n3"), Reading::Measured(vec![job(8)]), "CgroupSlice=gpu.slice");
         fs::remove_dir_all(temp.path().join("freezer/slurm_n1/uid_5")).unwrap();
-        assert_eq!(
-            tags("n1"),
-            Reading::Measured(vec![]),
-            "a hierarchy without jobs is no jobs"
-        );
+        assert_eq!(tags("n1"), Reading::Measured(vec![]), "a hierarchy without jobs is no jobs");
     }
 
     #[test]
     fn a_job_is_frozen_if_any_step_is() {
         let temp = tempfile::tempdir().unwrap();
         let at = temp.path();
-        make(
-            at,
-            &[
-                ("v1/freezer.state", "THAWED\n"),
-                ("v1/step_0/freezer.state", "THAWED\n"),
-            ],
-        );
+        make(at, &[("v1/freezer.state", "THAWED\n"), ("v1/step_0/freezer.state", "THAWED\n")]);
         make(
             at,
             &[
@@ -340,26 +271,14 @@ mod tests {
                 ("v2/step_0/user/cgroup.events", "populated 1\nfrozen 1\n"),
             ],
         );
-        make(
-            at,
-            &[
-                ("odd/freezer.state", "MELTING\n"),
-                ("old/step_0/cgroup.procs", ""),
-            ],
-        );
+        make(at, &[("odd/freezer.state", "MELTING\n"), ("old/step_0/cgroup.procs", "")]);
         assert_eq!(frozen(&at.join("v1")), Reading::Measured(false));
         assert_eq!(frozen(&at.join("v2")), Reading::Measured(true));
         make(at, &[("v1/step_0/freezer.state", "FREEZING\n")]);
         assert_eq!(frozen(&at.join("v1")), Reading::Measured(true));
-        assert_eq!(
-            frozen(&at.join("odd")),
-            Reading::Absent(Absence::NotUnderstood)
-        );
+        assert_eq!(frozen(&at.join("odd")), Reading::Absent(Absence::NotUnderstood));
         assert_eq!(frozen(&at.join("old")), Reading::Absent(Absence::NoData));
-        assert_eq!(
-            frozen(&at.join("gone")),
-            Reading::Absent(Absence::NotListed)
-        );
+        assert_eq!(frozen(&at.join("gone")), Reading::Absent(Absence::NotListed));
     }
 
     #[test]
@@ -380,9 +299,6 @@ mod tests {
         let many: String = (1..=5000).map(|pid| format!("{pid}\n")).collect();
         make(at, &[("step_0/cgroup.procs", &many)]);
         assert_eq!(processes(at), Reading::Absent(Absence::NotAsked));
-        assert_eq!(
-            processes(&at.join("gone")),
-            Reading::Absent(Absence::NotListed)
-        );
+        assert_eq!(processes(&at.join("gone")), Reading::Absent(Absence::NotListed));
     }
 }

@@ -1,0 +1,194 @@
+//! What replay recovers from the ledger for the rules: ticks, actions, the open finding.
+
+use super::*;
+
+/// Processes on a unit, counted by list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessCount {
+    /// Compute and MPS processes.
+    pub compute: u32,
+    /// Graphics processes.
+    pub graphics: u32,
+}
+
+/// What the rules see of one unit in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// See [`Readings::sm_util`].
+    pub sm_util: Reading<Percent>,
+    /// See [`Readings::mem_util`].
+    pub mem_util: Reading<Percent>,
+    /// See [`Readings::sm_peak`].
+    pub sm_peak: Reading<Peak>,
+    /// See [`Readings::mem_peak`].
+    pub mem_peak: Reading<Peak>,
+    /// See [`Readings::memory`].
+    pub memory: Reading<Memory>,
+    /// See [`Readings::power`].
+    pub power: Reading<Milliwatts>,
+    /// See [`Readings::power_limit`].
+    pub power_limit: Reading<Milliwatts>,
+    /// See [`Readings::energy`].
+    pub energy: Reading<Millijoules>,
+    /// See [`Readings::sm_clock`].
+    pub sm_clock: Reading<Megahertz>,
+    /// See [`Readings::sm_clock_max`].
+    pub sm_clock_max: Reading<Megahertz>,
+    /// See [`Readings::temperature`].
+    pub temperature: Reading<Celsius>,
+    /// See [`Readings::clocks_event`].
+    pub clocks_event: Reading<ClocksEventMask>,
+    /// See [`Readings::mig`].
+    pub mig: Reading<MigMode>,
+    /// Processes by list.
+    pub processes: Reading<ProcessCount>,
+}
+
+impl Observation {
+    /// All absent for one reason.
+    pub fn absent(why: Absence) -> Observation {
+        Observation {
+            sm_util: Reading::Absent(why),
+            mem_util: Reading::Absent(why),
+            sm_peak: Reading::Absent(why),
+            mem_peak: Reading::Absent(why),
+            memory: Reading::Absent(why),
+            power: Reading::Absent(why),
+            power_limit: Reading::Absent(why),
+            energy: Reading::Absent(why),
+            sm_clock: Reading::Absent(why),
+            sm_clock_max: Reading::Absent(why),
+            temperature: Reading::Absent(why),
+            clocks_event: Reading::Absent(why),
+            mig: Reading::Absent(why),
+            processes: Reading::Absent(why),
+        }
+    }
+}
+
+/// One run's view of one job run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// The run.
+    pub run: RunId,
+    /// When it sampled.
+    pub at: BootMs,
+    /// The same, for showing.
+    pub wall: WallMs,
+    /// The driver's version then: a change voids counters across it.
+    pub driver: Reading<String>,
+    /// The job beside its GPUs.
+    pub job: JobSample,
+    /// One per unit of [`JobHistory::units`], in its order. A unit without a row in that run is absent.
+    pub units: Vec<Observation>,
+}
+
+/// A unit of a job run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnitRef {
+    /// The key.
+    pub uuid: UnitUuid,
+    /// NVML index when last seen; to name it in words.
+    pub index: NvmlIndex,
+    /// Product name when last seen.
+    pub name: Reading<String>,
+}
+
+/// An action that was recorded for a job run; it outlives the Epilog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ActionRecord {
+    /// Its row.
+    pub id: i64,
+    /// What was asked for.
+    pub verdict: Verdict,
+    /// The run that did it.
+    pub run: RunId,
+    /// When.
+    pub wall: WallMs,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The node's Reason that we wrote, byte for byte; for drains.
+    pub reason: Option<String>,
+    /// The finding's signature when it was done.
+    pub signature: String,
+    /// What Slurm said, for people.
+    pub detail: String,
+}
+
+/// How an action ended. `Unknown` is neither done nor not done: it is looked at, never repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Written down before the deed; still so if the run was killed.
+    Begun,
+    /// Seen to be done.
+    Done,
+    /// Refused or failed, seen not to be done.
+    Failed,
+    /// No answer in time.
+    Unknown,
+    /// Undone since: our drain was released, or lifted by somebody else.
+    Lifted,
+}
+
+/// What a stage asks for, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Tell people.
+    Alert,
+    /// Take the node out of service for new jobs.
+    Drain,
+    /// End the job.
+    Cancel,
+}
+
+impl Verdict {
+    /// Slurm's and our word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Alert => "alert",
+            Verdict::Drain => "drain",
+            Verdict::Cancel => "cancel",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// A job run's open finding as the ledger keeps it: what is left of a breach that began before the oldest sample.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenFinding {
+    /// Start of the breach.
+    pub since: BootMs,
+    /// The run that opened it.
+    pub opened_run: RunId,
+    /// The run that kept it last.
+    pub last_run: RunId,
+    /// Certified breaching time as of that run.
+    pub certified_ms: i64,
+    /// Its signature's word.
+    pub signature: String,
+}
+
+/// Everything the rules may see of one job run: recovered from the ledger by replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobHistory {
+    /// The job run.
+    pub job: JobRun,
+    /// Its units on this node; absent where the mapping could not be completed, or another job holds one too.
+    pub units: Reading<Vec<UnitRef>>,
+    /// How many allocation units this node has in all (to know what a drain would block), where known.
+    pub node_units: Reading<u32>,
+    /// Oldest first, of this boot only, from the start of the job run or from where it no longer matters
+    /// (every unit has been seen at work since).
+    pub ticks: Vec<Tick>,
+    /// Actions recorded for this job run, oldest first.
+    pub actions: Vec<ActionRecord>,
+    /// Its open finding, if there is one.
+    pub open_finding: Option<OpenFinding>,
+}

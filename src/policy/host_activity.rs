@@ -1,0 +1,56 @@
+//! Guard `host-activity`: what the job does beside its GPUs. It may soften a verdict, never create one.
+
+use super::window::Series;
+use crate::reading::{Absence, Reading};
+
+/// What the job's processes did beside its GPUs over the window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct HostActivity {
+    cores: f64,
+    processes: u32,
+    written_bytes_per_s: f64,
+}
+
+impl HostActivity {
+    pub(super) fn works(&self) -> bool {
+        self.cores > 1.5 * f64::from(self.processes.max(1)) || self.written_bytes_per_s > 1_048_576.0
+    }
+
+    pub(super) fn words(&self) -> String {
+        let mib = self.written_bytes_per_s / 1_048_576.0;
+        format!(
+            "{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written",
+            self.cores, self.processes
+        )
+    }
+}
+
+/// Cores and bytes over the newest window; absent where either end is, or where a sum went back.
+pub(super) fn over_window(series: &Series, units: &[usize]) -> Reading<HostActivity> {
+    let window = &series.ticks[series.window_start()..];
+    let (Some(first), Some(last)) = (window.first(), window.last()) else {
+        return Reading::Absent(Absence::NoData);
+    };
+    let elapsed_ms = last.at.since_ms(first.at);
+    if elapsed_ms <= 0 {
+        return Reading::Absent(Absence::NoData);
+    }
+    let rise = |from: Reading<u64>, to: Reading<u64>| {
+        from.and_then(|from| {
+            to.and_then(|to| match to.checked_sub(from) {
+                Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
+                None => Reading::Absent(Absence::CounterReset),
+            })
+        })
+    };
+    let count = |u: &usize| last.units[*u].processes.measured().map_or(0, |p| p.compute);
+    let processes = units.iter().map(count).sum();
+    rise(first.job.cpu_ms, last.job.cpu_ms).map(|cores| HostActivity {
+        cores,
+        processes,
+        // Unreadable writes soften nothing; they never create a verdict.
+        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes)
+            .measured()
+            .map_or(0.0, |r| r * 1000.0),
+    })
+}
