@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn a_torn_or_foreign_mark_is_no_killed_run() {
         let dir = tempfile::tempdir().unwrap();
-        for text in ["", "x", "a b c d", "b 1 2\n", "\u{ff} 1 2 act"] {
+        let texts: [&[u8]; 5] = [b"", b"x", b"a b c d", b"b 1 2\n", b"\xff 1 2 act"];
+        for text in texts {
             std::fs::write(dir.path().join("run.lock"), text).unwrap();
             let (_lock, before) = ours(take(dir.path(), Duration::ZERO, &now(1)).unwrap());
             assert_eq!(before, None, "{text:?}");

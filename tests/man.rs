@@ -19,15 +19,11 @@ fn command() -> Command {
 }
 
 fn own_arguments(command: &Command) -> impl Iterator<Item = &Arg> {
-    command
-        .get_arguments()
-        .filter(|arg| !arg.is_global_set() && !arg.is_hide_set() && arg.get_id() != "help")
+    command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_hide_set() && arg.get_id() != "help")
 }
 
 fn shown_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
-    command
-        .get_subcommands()
-        .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
 }
 
 /// The body of one of clap_mangen's sections: without its heading and the two lines that only set up quotes.
@@ -36,9 +32,7 @@ fn body(render: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
     render(&mut text).unwrap();
     let text = String::from_utf8(text).unwrap();
     text.lines()
-        .filter(|line| {
-            !line.starts_with(".SH") && !line.starts_with(".ie") && !line.starts_with(".el")
-        })
+        .filter(|line| !line.starts_with(".SH") && !line.starts_with(".ie") && !line.starts_with(".el"))
         .fold(String::new(), |mut all, line| {
             all.push_str(line);
             all.push('\n');
@@ -51,20 +45,12 @@ fn describe(command: &Command, path: &str, into: &mut String) {
     for sub in shown_subcommands(command) {
         let path = format!("{path}{}", sub.get_name());
         let arguments: Vec<Arg> = own_arguments(sub).cloned().collect();
-        let takes: String = arguments
-            .iter()
-            .filter(|arg| arg.is_positional())
-            .map(|arg| format!(" {arg}"))
-            .collect();
-        into.push_str(&format!(
-            ".SS {}\n",
-            format!("{path}{takes}").replace('-', "\\-")
-        ));
+        let takes: String =
+            arguments.iter().filter(|arg| arg.is_positional()).map(|arg| format!(" {arg}")).collect();
+        into.push_str(&format!(".SS {}\n", format!("{path}{takes}").replace('-', "\\-")));
         into.push_str(&body(|w| Man::new(bare(sub)).render_description_section(w)));
         if !arguments.is_empty() {
-            into.push_str(&body(|w| {
-                Man::new(bare(sub).args(arguments)).render_options_section(w)
-            }));
+            into.push_str(&body(|w| Man::new(bare(sub).args(arguments)).render_options_section(w)));
         }
         describe(sub, &format!("{path} "), into);
     }
@@ -72,9 +58,7 @@ fn describe(command: &Command, path: &str, into: &mut String) {
 
 /// A command of the same purpose with nothing else to it.
 fn bare(command: &Command) -> Command {
-    let mut bare = Command::new("gpu-reaper-hc")
-        .disable_help_flag(true)
-        .disable_help_subcommand(true);
+    let mut bare = Command::new("gpu-reaper-hc").disable_help_flag(true).disable_help_subcommand(true);
     if let Some(about) = command.get_long_about().or_else(|| command.get_about()) {
         bare = bare.about(about.clone());
     }
@@ -87,9 +71,7 @@ fn rendered() -> String {
     let mut commands = String::new();
     describe(&command, "", &mut commands);
     let template = fs::read_to_string(page().with_extension("8.in")).unwrap();
-    let (_, template) = template
-        .split_once("\n.TH")
-        .expect("the template has a title line");
+    let (_, template) = template.split_once("\n.TH").expect("the template has a title line");
     format!(".\\\" Rendered by tests/man.rs from gpu-reaper-hc.8.in and the command line.\n.TH{template}")
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
         .replace("@SYNOPSIS@\n", &body(|w| man.render_synopsis_section(w)))
@@ -104,10 +86,7 @@ fn the_manual_page_is_the_one_that_the_command_line_renders() {
         fs::write(page(), &rendered).unwrap();
     }
     let committed = fs::read_to_string(page()).unwrap_or_default();
-    assert!(
-        committed == rendered,
-        "man/gpu-reaper-hc.8 is not current: UPDATE_MAN=1 cargo test --test man"
-    );
+    assert!(committed == rendered, "man/gpu-reaper-hc.8 is not current: UPDATE_MAN=1 cargo test --test man");
 }
 
 /// Every command of the tree, with the words that lead to it.
@@ -115,11 +94,7 @@ fn all_commands() -> Vec<(Vec<String>, Command)> {
     fn walk(command: &Command, path: &[String], all: &mut Vec<(Vec<String>, Command)>) {
         all.push((path.to_vec(), command.clone()));
         for sub in shown_subcommands(command) {
-            let path: Vec<String> = path
-                .iter()
-                .cloned()
-                .chain([sub.get_name().to_string()])
-                .collect();
+            let path: Vec<String> = path.iter().cloned().chain([sub.get_name().to_string()]).collect();
             walk(sub, &path, all);
         }
     }
@@ -133,33 +108,16 @@ fn whatever_help_names_is_in_the_manual_page() {
     let page = fs::read_to_string(page()).unwrap().replace("\\-", "-");
     for (path, _) in all_commands() {
         let mut asked = Process::new(env!("CARGO_BIN_EXE_gpu-reaper-hc"));
-        let output = asked
-            .args(&path)
-            .arg("--help")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let output = asked.args(&path).arg("--help").stdin(Stdio::null()).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            output.status.success() && !help.is_empty(),
-            "`{} --help`",
-            path.join(" ")
-        );
+        assert!(output.status.success() && !help.is_empty(), "`{} --help`", path.join(" "));
         let words = help.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_');
         for option in words.filter(|word| word.starts_with("--") && word.len() > 2) {
-            assert!(
-                page.contains(option),
-                "`{option}` of `{} --help` is not in the page",
-                path.join(" ")
-            );
+            assert!(page.contains(option), "`{option}` of `{} --help` is not in the page", path.join(" "));
         }
         if !path.is_empty() {
             let heading = format!("\n.SS {}", path.join(" "));
-            assert!(
-                page.contains(&heading),
-                "`{}` has no heading in the page",
-                path.join(" ")
-            );
+            assert!(page.contains(&heading), "`{}` has no heading in the page", path.join(" "));
         }
     }
 }
@@ -167,19 +125,8 @@ fn whatever_help_names_is_in_the_manual_page() {
 #[test]
 fn the_manual_page_is_sound_for_groff() {
     let asked = ["-man", "-ww", "-Tutf8", "-z"];
-    let Ok(output) = Process::new("groff")
-        .args(asked)
-        .arg(page())
-        .stdin(Stdio::null())
-        .output()
-    else {
+    let Ok(output) = Process::new("groff").args(asked).arg(page()).stdin(Stdio::null()).output() else {
         return eprintln!("not tested: groff is not installed");
     };
-    assert_eq!(
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).as_ref()
-        ),
-        (Some(0), "")
-    );
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
