@@ -107,13 +107,14 @@ fn health_check(common: &Common, started: Instant) -> ExitCode {
     };
     deliver::journal::init();
     let slurm = slurm(&config, &place);
-    let fresh = host::started_by_fresh_slurmd(&now, FRESH_SLURMD_MS).measured() == Some(&true);
+    let younger = |ms: i64| host::started_by_fresh_slurmd(&now, ms).measured() == Some(&true);
     let setting = Setting {
         config: &config,
         place: &place,
         now: &now,
         slurm: &slurm,
-        fresh_slurmd: fresh,
+        slurmd_is_younger: &younger,
+        fresh_slurmd: true,
         until: started + config.deadline,
     };
     match look_and_run(&setting) {
@@ -128,9 +129,6 @@ fn health_check(common: &Common, started: Instant) -> ExitCode {
         }
     }
 }
-
-/// A slurmd younger than this has started the run that it waits for before it registers.
-const FRESH_SLURMD_MS: i64 = 2000;
 
 fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     let gpu = &setting.config.gpu;

@@ -14,6 +14,7 @@ use crate::ledger::{Ledger, LedgerError, Opening};
 use crate::lock::{self, Taken};
 use crate::model::Now;
 use crate::place::Place;
+use crate::reading::Reading;
 use crate::slurm::Slurm;
 use eyes::Eyes;
 use std::time::{Duration, Instant};
@@ -22,12 +23,15 @@ use std::time::{Duration, Instant};
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// How long the ledger may be locked by hooks.
 const LEDGER_WAIT: Duration = Duration::from_secs(3);
+/// Taken for the interval while the ledger does not know it: Slurm's own limit for a health check.
+const UNKNOWN_INTERVAL_MS: i64 = 60_000;
 /// No action begins with less left of the run's time.
 const ACT_NEEDS: Duration = Duration::from_secs(20);
 /// No question to Slurm begins with less left.
 const ASK_NEEDS: Duration = Duration::from_secs(14);
 
 /// What a run is given.
+#[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// The law.
     pub config: &'a Config,
@@ -37,7 +41,9 @@ pub struct Setting<'a> {
     pub now: &'a Now,
     /// Slurm's commands.
     pub slurm: &'a Slurm,
-    /// Started by a slurmd that has not registered yet: this run only samples.
+    /// Whether the slurmd that started this run is itself younger than so many milliseconds.
+    pub slurmd_is_younger: &'a dyn Fn(i64) -> bool,
+    /// That slurmd is younger than an interval and waits for this run before it registers: it only samples.
     pub fresh_slurmd: bool,
     /// When the whole run must have ended.
     pub until: Instant,
@@ -46,6 +52,15 @@ pub struct Setting<'a> {
 impl Setting<'_> {
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// A run started within one interval of its slurmd asks and does nothing.
+    fn knowing_its_slurmd(&self, ledger: &Ledger) -> Result<Self, LedgerError> {
+        let interval_ms = match ledger.cadence(self.now)? {
+            Reading::Measured(cadence) => cadence.median_ms,
+            Reading::Absent(_) => UNKNOWN_INTERVAL_MS,
+        };
+        Ok(Setting { fresh_slurmd: (self.slurmd_is_younger)(interval_ms), ..*self })
     }
 
     /// Whether Slurm may be asked now.
@@ -114,6 +129,7 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     eyes.start();
     lock.phase("ledger");
     let mut ledger = Ledger::open(dir, &setting.place.node, setting.now, setting.opening())?;
+    let setting = &setting.knowing_its_slurmd(&ledger)?;
     lock.phase("observe");
     let snapshot = snapshot::take(setting, eyes, &mut ledger)?;
     lock.phase("remember");

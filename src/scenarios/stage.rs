@@ -142,6 +142,7 @@ impl<'a> Stage<'a> {
             place: &self.place,
             now: &now,
             slurm: &self.slurm,
+            slurmd_is_younger: &|_| false,
             fresh_slurmd: false,
             until: Instant::now() + Duration::from_secs(45),
         };
