@@ -6,7 +6,7 @@ pub mod look;
 pub mod reason;
 
 use crate::ledger::{self, Ledger, LedgerError, NewAction, OpenDrain};
-use crate::model::{ActionRecord, JobRun, JobState, Now, Outcome, RunId, Verdict};
+use crate::model::{ActionRecord, JobId, JobRun, JobState, Now, Outcome, RunId, Verdict};
 use crate::policy::stage::{CancelWarrant, DrainWarrant};
 use crate::slurm::{Answer, NodeStatus, Slurm};
 use look::Look;
@@ -137,18 +137,14 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
 const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
-pub fn reconcile(
-    action: &ActionRecord,
-    job: &JobRun,
-    desk: &mut Desk,
-) -> Result<Option<Outcome>, LedgerError> {
+pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
     let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
             _ => None,
         },
-        Verdict::Cancel => match desk.slurm.job(job.registration.job) {
+        Verdict::Cancel => match desk.slurm.job(job) {
             Ok(None) => Some(true),
             Ok(Some(d)) => Some(d.state != JobState::Running),
             Err(_) => None,

@@ -162,6 +162,18 @@ impl Ledger {
         }
     }
 
+    /// Several reads of one state, under one lock: each alone would look for a journal and take and leave the
+    /// lock anew, which is most of what a read costs.
+    pub fn together<T>(
+        &self,
+        work: impl FnOnce(&Ledger) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let reading = self.conn.unchecked_transaction().map_err(|e| self.error("read", e))?;
+        let done = work(self);
+        drop(reading);
+        done
+    }
+
     fn read<T>(
         &self,
         doing: &'static str,

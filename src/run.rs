@@ -12,11 +12,12 @@ pub mod snapshot;
 use crate::config::Config;
 use crate::ledger::{Ledger, LedgerError, Opening};
 use crate::lock::{self, Taken};
-use crate::model::Now;
+use crate::model::{Cadence, Now};
 use crate::place::Place;
 use crate::reading::Reading;
 use crate::slurm::Slurm;
 use eyes::Eyes;
+use snapshot::Books;
 use std::time::{Duration, Instant};
 
 /// A second run waits so long for the first.
@@ -55,12 +56,12 @@ impl Setting<'_> {
     }
 
     /// A run started within one interval of its slurmd asks and does nothing.
-    fn knowing_its_slurmd(&self, ledger: &Ledger) -> Result<Self, LedgerError> {
-        let interval_ms = match ledger.cadence(self.now)? {
+    fn knowing_its_slurmd(&self, cadence: Reading<Cadence>) -> Self {
+        let interval_ms = match cadence {
             Reading::Measured(cadence) => cadence.median_ms,
             Reading::Absent(_) => UNKNOWN_INTERVAL_MS,
         };
-        Ok(Setting { fresh_slurmd: (self.slurmd_is_younger)(interval_ms), ..*self })
+        Setting { fresh_slurmd: (self.slurmd_is_younger)(interval_ms), ..*self }
     }
 
     /// Whether Slurm may be asked now.
@@ -129,18 +130,19 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     eyes.start();
     lock.phase("ledger");
     let mut ledger = Ledger::open(dir, &setting.place.node, setting.now, setting.opening())?;
-    let setting = &setting.knowing_its_slurmd(&ledger)?;
+    let books = Books::read(setting, &ledger)?;
+    let setting = &setting.knowing_its_slurmd(books.cadence);
     lock.phase("observe");
-    let snapshot = snapshot::take(setting, eyes, &mut ledger)?;
+    let snapshot = snapshot::take(setting, eyes, books, &mut ledger)?;
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, killed)?;
     lock.phase("judge");
-    let mut cases = cases::open(setting, &snapshot, &mut ledger)?;
+    let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, eyes, &mut ledger, &mut lock)?;
     }
     lock.phase("release");
-    release::ours(setting, run, &snapshot, &cases, &mut ledger)?;
+    release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
     let line = cases::summary(&snapshot, &cases, &ledger);
     lock.finish();
     Ok(Ended::Ran(line))

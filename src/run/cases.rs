@@ -6,7 +6,7 @@ use super::{Setting, Trouble, questions};
 use crate::act::look::Look;
 use crate::act::{self, Deed, Desk};
 use crate::config::EnforceIn;
-use crate::ledger::{self, Closing, JobAsked, Ledger, NewAction, NewFinding};
+use crate::ledger::{self, Closing, JobAsked, Ledger, NewAction, NewFinding, OpenDrain};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::stage::{self, Circumstances, Step};
@@ -23,27 +23,36 @@ pub struct Case {
     cadence: Reading<Cadence>,
 }
 
-/// Replays and judges every registered job that holds GPUs here.
-pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
-    // Read again: an Epilog may have cleared a run since the snapshot, the append may have folded activity.
-    let jobs = ledger.open_runs(&setting.now.boot_id)?;
-    let asked = jobs.into_iter().filter(|j| !j.registration.gpus.is_empty()).map(|run| {
-        let units = snapshot.held.get(&run.id).cloned();
-        JobAsked { units: units.unwrap_or(Reading::Absent(Absence::NotRecorded)), run }
+/// Replays and judges every registered job that holds GPUs here; gives our standing drains with them.
+pub fn open(
+    setting: &Setting,
+    snapshot: &Snapshot,
+    ledger: &mut Ledger,
+) -> Result<(Vec<Case>, Vec<OpenDrain>), Trouble> {
+    let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
+    let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
+    let asked = holding.map(|run| JobAsked {
+        units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
+        run: run.clone(),
     });
-    let rules = &setting.config.rules;
     let mut enough = |seen: &Observation| policy::is_work(seen, &rules.thresholds);
-    let histories =
-        ledger.replay(&setting.now.boot_id, asked.collect(), snapshot.node_units, &mut enough, false)?;
-    let cadence = ledger.cadence(setting.now)?;
-    let mut open: Vec<_> = ledger.open_findings()?;
+    let (histories, mut open, drains) = ledger.together(|ledger| {
+        let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
+        Ok((histories, ledger.open_findings()?, ledger.open_drains(setting.now)?))
+    })?;
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
         history.open_finding = at.map(|at| open.swap_remove(at).into());
         let assessment = judge(&history, rules, cadence, setting.now);
         Case { history, assessment, cadence }
     });
-    Ok(judged.collect())
+    let mut cases: Vec<Case> = judged.collect();
+    if cases.iter().any(|c| c.finding().is_some()) {
+        // An Epilog may have cleared a run since the snapshot: nothing is recorded or done for it.
+        let still = ledger.open_runs(boot)?;
+        cases.retain(|c| still.iter().any(|j| j.id == c.history.job.id));
+    }
+    Ok((cases, drains))
 }
 
 impl Case {
@@ -240,7 +249,7 @@ impl Case {
             Step::Drain(warrant) => (Verdict::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
             Step::Cancel(warrant) => (Verdict::Cancel, act::cancel(warrant, &job, &mut look, &mut desk)?),
             Step::Reconcile(action) => {
-                let found = act::reconcile(&action, &job, &mut desk)?;
+                let found = act::reconcile(&action, job.registration.job, &mut desk)?;
                 let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
                 tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.verdict);
                 return Ok(());

@@ -20,9 +20,11 @@ pub fn ours(
     run: RunId,
     snapshot: &Snapshot,
     cases: &[Case],
+    drains: Vec<OpenDrain>,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    for drain in ledger.open_drains(setting.now)? {
+    for mut drain in drains {
+        settle(setting, run, &mut drain, ledger)?;
         if let Err(why) = fit(setting, snapshot, cases, &drain) {
             ledger.clear_release_seen(drain.action.id)?;
             tracing::debug!("our drain for job {} stays: {why}", drain.job);
@@ -34,6 +36,19 @@ pub fn ours(
         }
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
         tell(&drain, act::release(&drain, &mut desk)?);
+    }
+    Ok(())
+}
+
+/// A drain whose outcome is not known, of a job that has gone meanwhile: looked at, never repeated.
+fn settle(setting: &Setting, run: RunId, drain: &mut OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
+    let unclear = matches!(drain.action.outcome, Outcome::Begun | Outcome::Unknown);
+    if !unclear || drain.job_open || !setting.may_ask() {
+        return Ok(());
+    }
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    if let Some(outcome) = act::reconcile(&drain.action, drain.job, &mut desk)? {
+        drain.action.outcome = outcome;
     }
     Ok(())
 }

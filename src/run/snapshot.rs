@@ -22,21 +22,47 @@ pub struct Snapshot {
     pub held: HashMap<JobRunId, Reading<Vec<UnitRef>>>,
     /// Allocation units of this node.
     pub node_units: Reading<u32>,
+    /// How often runs come.
+    pub cadence: Reading<Cadence>,
     residents: BTreeMap<u32, Resident>,
     samples: BTreeMap<JobRunId, JobSample>,
 }
 
+/// What the ledger already knows when a run begins; read while the worker looks at the GPUs.
+pub struct Books {
+    jobs: Vec<JobRun>,
+    units: Vec<KnownUnit>,
+    /// How often runs come.
+    pub cadence: Reading<Cadence>,
+}
+
+impl Books {
+    /// Under one lock.
+    pub fn read(setting: &Setting, ledger: &Ledger) -> Result<Books, Trouble> {
+        let boot = &setting.now.boot_id;
+        Ok(ledger.together(|ledger| {
+            let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
+            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)? })
+        })?)
+    }
+}
+
 /// Looks at everything. Jobs that local evidence shows and nobody registered are asked about, a few a run.
-pub fn take(setting: &Setting, eyes: &mut dyn Eyes, ledger: &mut Ledger) -> Result<Snapshot, Trouble> {
+pub fn take(
+    setting: &Setting,
+    eyes: &mut dyn Eyes,
+    books: Books,
+    ledger: &mut Ledger,
+) -> Result<Snapshot, Trouble> {
     let gpus = eyes.gpus();
     let residents = residents(&gpus, eyes);
-    register_late(setting, eyes, &residents, ledger)?;
-    let jobs = ledger.open_runs(&setting.now.boot_id)?;
-    let earlier = ledger.known_units(&setting.now.boot_id)?;
-    let known = attribution::known(&gpus, earlier);
+    let jobs = with_late_ones(setting, eyes, &residents, books.jobs, ledger)?;
+    let known = attribution::known(&gpus, books.units);
     let held = attribute(setting.slurm, &jobs, &known);
     let node_units = attribution::count(&known, setting.config.gpu.expected);
-    let mut snapshot = Snapshot { gpus, jobs, held, node_units, residents, samples: BTreeMap::new() };
+    let cadence = books.cadence;
+    let mut snapshot =
+        Snapshot { gpus, jobs, held, node_units, cadence, residents, samples: BTreeMap::new() };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
         snapshot.samples.insert(job.id, eyes.job(job, &pids));
@@ -53,26 +79,28 @@ fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Re
     residents
 }
 
-/// Local evidence: job cgroups, and the cgroups of processes on the GPUs; with `source: squeue` the list too.
-fn register_late(
+/// The registered jobs, with those that only local evidence shows: job cgroups, and the cgroups of processes on the
+/// GPUs; with `source: squeue` the list too.
+fn with_late_ones(
     setting: &Setting,
     eyes: &mut dyn Eyes,
     residents: &BTreeMap<u32, Resident>,
+    registered: Vec<JobRun>,
     ledger: &mut Ledger,
-) -> Result<(), Trouble> {
+) -> Result<Vec<JobRun>, Trouble> {
     let mut shown: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
     shown.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
     if setting.config.slurm.source == SlurmSource::Squeue {
         shown.extend(questions::list(setting, ledger)?);
     }
-    if shown.is_empty() {
-        return Ok(());
-    }
-    let registered = ledger.open_runs(&setting.now.boot_id)?;
     shown.retain(|id| !registered.iter().any(|j| j.registration.job == *id));
+    if shown.is_empty() {
+        return Ok(registered);
+    }
     shown.sort_unstable();
     shown.dedup();
-    questions::discover(setting, &shown, ledger)
+    questions::discover(setting, &shown, ledger)?;
+    Ok(ledger.open_runs(&setting.now.boot_id)?)
 }
 
 /// The mapping by gres.conf, read only where a registration names indices.
