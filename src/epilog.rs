@@ -3,9 +3,9 @@
 
 use crate::config::Config;
 use crate::explain::{self, Asked};
-use crate::ledger::{CaseFile, Ledger, LedgerError};
+use crate::ledger::{Ledger, LedgerError};
 use crate::mode::Mode;
-use crate::model::{JobRun, Now};
+use crate::model::Now;
 use crate::place::Place;
 use crate::prolog::{Env, job_id};
 use crate::run;
@@ -27,7 +27,7 @@ pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(later)?;
     let asked = Asked { config, place, now, slurm };
     let case = match ledger.ending_run(job, restart, now).map_err(later)? {
-        Some(job_run) => case_file(&asked, &ledger, job_run).map_err(later)?,
+        Some(job_run) => explain::case_file(&asked, &ledger, job_run).map_err(later)?,
         None => None,
     };
     let archive = config.mode() == Mode::Observe;
@@ -38,17 +38,4 @@ pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -
         if cleared.archived { "archived" } else { "dropped" },
         if cleared.case_kept { ", case file kept" } else { "" }
     ))
-}
-
-/// The explanation as it stands, for a run that had a finding or an action.
-fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<CaseFile>, LedgerError> {
-    let nothing = ledger.findings_of(job.id)?.is_empty() && ledger.actions_of(job.id)?.is_empty();
-    if nothing {
-        return Ok(None);
-    }
-    let display_id = job.shown_id();
-    let told = explain::tell(asked, ledger, job, &[])?;
-    let mut body = explain::json::page(&told);
-    body["page"] = explain::text::page(&told).into();
-    Ok(Some(CaseFile { display_id, body: body.to_string() }))
 }

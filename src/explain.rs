@@ -5,13 +5,14 @@ pub mod json;
 pub mod text;
 
 use crate::config::Config;
-use crate::ledger::{Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld};
+use crate::ledger::{
+    CaseFile, Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
+};
 use crate::model::*;
 use crate::place::Place;
 use crate::policy::stage::{self, Next};
-use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, judge};
+use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge};
 use crate::reading::{Absence, Reading};
-use crate::run::{attribution, snapshot};
 use crate::slurm::Slurm;
 use std::path::Path;
 
@@ -141,7 +142,8 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     let rules = &asked.config.rules;
     let jobs = ledger.open_runs(&asked.now.boot_id)?;
     let known = ledger.known_units(&asked.now.boot_id)?;
-    let held = snapshot::attribute(asked.slurm, &jobs, &known);
+    let mapping = asked.slurm.mapping(&jobs).unwrap_or(attribution::Mapping::Unknown);
+    let held = attribution::attribute(&jobs, &known, &mapping);
     let units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
     let node_units = attribution::count(&known, asked.config.gpu.expected);
     let id = run.id;
@@ -175,6 +177,19 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     told.next = told.finding().and_then(|f| stage::next(f, &rules.stages));
     told.add_stage_guards(asked);
     Ok(told)
+}
+
+/// The explanation as it stands, for a run that had a finding or an action.
+pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<CaseFile>, LedgerError> {
+    let nothing = ledger.findings_of(job.id)?.is_empty() && ledger.actions_of(job.id)?.is_empty();
+    if nothing {
+        return Ok(None);
+    }
+    let display_id = job.shown_id();
+    let told = tell(asked, ledger, job, &[])?;
+    let mut body = json::page(&told);
+    body["page"] = text::page(&told).into();
+    Ok(Some(CaseFile { display_id, body: body.to_string() }))
 }
 
 fn empty(run: JobRun) -> JobHistory {

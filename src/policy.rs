@@ -77,6 +77,7 @@ pub struct Rules {
     pub drain_shared: bool,
 }
 
+pub mod attribution;
 pub mod guard;
 mod host_activity;
 pub mod judge;

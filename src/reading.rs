@@ -151,6 +151,8 @@ absences! {
     CounterReset = 19, "counter_reset", "the counter started anew";
     /// More than one job holds the unit (shards, MPS): whose reading it is cannot be said.
     Shared = 20, "shared", "more than one job holds it";
+    /// What slurmd's configuration means by a GRES index could not be found out.
+    NotMapped = 21, "not_mapped", "its GRES index could not be mapped to a device by gres.conf";
 }
 
 impl<T: Serialize> Serialize for Reading<T> {

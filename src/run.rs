@@ -1,7 +1,6 @@
 //! One health-check run: the story. Snapshot, append, replay, and for each job judge, escalate, record, perform.
 //! The only place where the edges meet.
 
-pub mod attribution;
 pub mod cases;
 pub mod eyes;
 pub mod machine;

@@ -16,7 +16,8 @@ pub use command::Site;
 pub use node::{NodeBase, NodeStatus};
 pub use squeue::{Listed, job_state};
 
-use crate::model::Outcome;
+use crate::model::{GpuClaim, JobRun, Outcome};
+use crate::policy::attribution::Mapping;
 use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
@@ -130,6 +131,20 @@ impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
         Slurm { node, commands: Commands::new(site) }
+    }
+
+    /// What the GRES indices of these registrations mean on this node, by gres.conf; read only where one is named.
+    pub fn mapping(&self, jobs: &[JobRun]) -> Result<Mapping, String> {
+        let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
+        if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
+            return Ok(Mapping::Unknown);
+        }
+        Ok(match self.gres_map()? {
+            gres_conf::GresMap::Files(files) => {
+                Mapping::Minors(files.iter().map(|file| gres_conf::minor_of(file).ok()).collect())
+            }
+            gres_conf::GresMap::AutoDetected => Mapping::AutoDetected,
+        })
     }
 
     /// The GPUs of this node as gres.conf lists them, from beside slurm.conf.

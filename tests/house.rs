@@ -24,7 +24,7 @@ const FLOORS: &[(&str, &[&str])] = &[
 /// Who may name a room of the same floor; whatever is not here may not. Edges never may.
 const NEIGHBOURS: &[(&str, &str)] = &[
     ("policy", "mode"),      // a warrant takes a permit
-    ("explain", "run"),      // the same attribution and the same words
+    ("run", "explain"),      // a run that no Epilog ended leaves the same case file
     ("epilog", "explain"),   // a case file is the explanation as it stood
     ("epilog", "prolog"),    // the same environment
     ("epilog", "run"),       // the same ledger

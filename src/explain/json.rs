@@ -27,7 +27,7 @@ pub fn page(told: &Told) -> Value {
         Judgement::Spared { because, .. }
         | Judgement::Unjudged { because, .. }
         | Judgement::Alive { because } => Some(because.clone()),
-        Judgement::Breaching(f) => Some(crate::run::cases::facts(f)),
+        Judgement::Breaching(f) => Some(f.facts()),
     };
     let finding = told.finding();
     let mut page = json!({

@@ -4,7 +4,6 @@ use super::{Answer, Told};
 use crate::model::*;
 use crate::policy::{Judgement, level};
 use crate::reading::Reading;
-use crate::run::cases::facts;
 use crate::units::human_ms;
 use std::fmt::Write;
 
@@ -74,7 +73,7 @@ pub fn verdict(told: &Told) -> String {
             format!("not judged (`{}`): {because}", guard.word())
         }
         Judgement::Alive { because } => format!("alive: {because}"),
-        Judgement::Breaching(finding) => facts(finding),
+        Judgement::Breaching(finding) => finding.facts(),
     }
 }
 

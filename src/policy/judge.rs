@@ -101,6 +101,25 @@ impl Finding {
         GpuHours::of(self.units.len(), self.evidence.certified_ms())
     }
 
+    /// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ...": facts before verdicts, and not more than was seen.
+    pub fn facts(&self) -> String {
+        let look = match self.signature {
+            Signature::Hung => "processes resident or memory held, no compute",
+            Signature::Idle => "no process, memory empty, no compute",
+            Signature::Starved => "little compute and never busy",
+            Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
+        };
+        let (quiet, hours) = (human_ms(self.evidence.certified_ms()), self.wasted().hours());
+        let (gpus, scope) = (self.gpus_words(), self.scope.word());
+        format!("{} on {gpus} ({scope}): {look} for {quiet}; {hours:.1} GPU-hours", self.signature)
+    }
+
+    /// Its units by their index of now.
+    pub fn gpus_words(&self) -> String {
+        let list: Vec<String> = self.units.iter().map(|u| u.index.to_string()).collect();
+        format!("GPU {}", list.join(","))
+    }
+
     /// When it was established, on the wall clock: its first sample plus a window.
     pub fn established_wall(&self, now: &Now) -> WallMs {
         WallMs(now.wall.0 - self.established_for_ms)

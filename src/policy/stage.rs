@@ -132,7 +132,8 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
     if asked == Verdict::Alert {
         return Step::Rest;
     }
-    if let Some(unclear) = c.actions.iter().find(|a| matches!(a.outcome, Outcome::Begun | Outcome::Unknown)) {
+    let unclear = |a: &&ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
+    if let Some(unclear) = c.actions.iter().filter(|a| a.verdict > Verdict::Alert).find(unclear) {
         return Step::Reconcile(unclear.clone());
     }
     if done(c.actions, Verdict::Cancel, c.run).next().is_some() {

@@ -6,6 +6,7 @@ use super::{Setting, Trouble, questions};
 use crate::act::look::Look;
 use crate::act::{self, Deed, Desk};
 use crate::config::EnforceIn;
+use crate::explain::{self, Asked};
 use crate::ledger::{self, Closing, JobAsked, Ledger, NewAction, NewFinding, OpenDrain};
 use crate::lock::RunLock;
 use crate::model::*;
@@ -105,9 +106,29 @@ impl Case {
             return Ok(());
         }
         if let Some(details) = questions::details(setting, self.job(), ledger)? {
+            if details.state == JobState::Ended {
+                return self.end(setting, details, ledger);
+            }
             self.history.job.details = Some(details);
             self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         }
+        Ok(())
+    }
+
+    /// Slurm says that the run is over, which it says only after its Epilog: ours never ran here. So this run does
+    /// what the Epilog would have done.
+    fn end(&mut self, setting: &Setting, details: JobDetails, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let job = self.job().clone();
+        let asked =
+            Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
+        let case = explain::case_file(&asked, ledger, job.clone())?;
+        let archive = setting.config.mode().permit().is_none();
+        let (id, restart) = (job.registration.job, Some(job.registration.restart));
+        ledger.clear(id, restart, setting.now, archive, case.as_ref())?;
+        tracing::info!(job = id.get(), "job {} has ended and no Epilog told: cleared", job.shown_id());
+        self.history.job.details = Some(details);
+        self.history.open_finding = None;
+        self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         Ok(())
     }
 
@@ -181,7 +202,7 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
-        let (job, gpus) = (self.job().shown_id(), gpus_words(f));
+        let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
             job,
@@ -294,7 +315,7 @@ impl Case {
                 format!("not judged ({}): {because}", guard.word())
             }
             Judgement::Alive { because } => format!("alive: {because}"),
-            Judgement::Breaching(f) => facts(f),
+            Judgement::Breaching(f) => f.facts(),
         }
     }
 }
@@ -302,30 +323,6 @@ impl Case {
 /// Where a refused deed is kept, so that it is not asked for again every run.
 fn back_off(job: &JobRun, asked: Verdict) -> String {
     format!("{asked} {}", job.id.0)
-}
-
-/// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ..."
-pub fn facts(f: &Finding) -> String {
-    use crate::policy::Signature;
-    let quiet = crate::units::human_ms(f.evidence().certified_ms());
-    let look = match f.signature {
-        Signature::Hung => "processes resident or memory held, no compute",
-        Signature::Idle => "no process, memory empty, no compute",
-        Signature::Starved => "little compute and never busy",
-        Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
-    };
-    let hours = f.wasted().hours();
-    format!(
-        "{} on {} ({}): {look} for {quiet}; {hours:.1} GPU-hours",
-        f.signature,
-        gpus_words(f),
-        f.scope.word()
-    )
-}
-
-fn gpus_words(f: &Finding) -> String {
-    let list: Vec<String> = f.units.iter().map(|u| u.index.to_string()).collect();
-    format!("GPU {}", list.join(","))
 }
 
 /// Whatever about this run, node or site forbids a deed that time has made due.
@@ -396,7 +393,7 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
     if let Some(adapted) = adapted {
         line += &format!("; {adapted}");
     }
-    for note in ledger.notes() {
+    for note in ledger.notes().iter().chain(&snapshot.note) {
         line += &format!("; {note}");
     }
     line

@@ -1,15 +1,14 @@
 //! What this run saw: the GPUs, the registered jobs, whose GPU is whose. A failed source is absent, never empty.
 
-use super::attribution;
 use super::eyes::{Eyes, Resident};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
 use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
 use crate::model::*;
+use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work_now;
 use crate::reading::Reading;
-use crate::slurm::Slurm;
-use crate::units::{GresIndex, UnitUuid};
+use crate::units::UnitUuid;
 use std::collections::{BTreeMap, HashMap};
 
 /// One look at node and jobs.
@@ -24,6 +23,8 @@ pub struct Snapshot {
     pub node_units: Reading<u32>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
+    /// What the set-up lacks, to be said aloud.
+    pub note: Option<String>,
     residents: BTreeMap<u32, Resident>,
     samples: BTreeMap<JobRunId, JobSample>,
 }
@@ -58,11 +59,15 @@ pub fn take(
     let residents = residents(&gpus, eyes);
     let jobs = with_late_ones(setting, eyes, &residents, books.jobs, ledger)?;
     let known = attribution::known(&gpus, books.units);
-    let held = attribute(setting.slurm, &jobs, &known);
+    let (mapping, note) = match setting.slurm.mapping(&jobs) {
+        Ok(mapping) => (mapping, None),
+        Err(why) => (Mapping::Unknown, Some(format!("{why}; jobs registered by GPU index are not judged"))),
+    };
+    let held = attribution::attribute(&jobs, &known, &mapping);
     let node_units = attribution::count(&known, setting.config.gpu.expected);
     let cadence = books.cadence;
     let mut snapshot =
-        Snapshot { gpus, jobs, held, node_units, cadence, residents, samples: BTreeMap::new() };
+        Snapshot { gpus, jobs, held, node_units, cadence, note, residents, samples: BTreeMap::new() };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
         snapshot.samples.insert(job.id, eyes.job(job, &pids));
@@ -101,25 +106,6 @@ fn with_late_ones(
     shown.dedup();
     questions::discover(setting, &shown, ledger)?;
     Ok(ledger.open_runs(&setting.now.boot_id)?)
-}
-
-/// The mapping by gres.conf, read only where a registration names indices.
-pub fn attribute(
-    slurm: &Slurm,
-    jobs: &[JobRun],
-    known: &[KnownUnit],
-) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
-    let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
-    if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
-        return attribution::attribute(jobs, known, None);
-    }
-    let map = slurm.gres_map().ok();
-    let minor_of = |index: GresIndex| {
-        let device = map.as_ref()?.device(index)?;
-        crate::slurm::gres_conf::minor_of(device).ok()
-    };
-    let names_files = map.as_ref().is_some_and(|m| m.device(GresIndex(0)).is_some());
-    attribution::attribute(jobs, known, if names_files { Some(&minor_of) } else { None })
 }
 
 impl Snapshot {

@@ -7,8 +7,16 @@ use crate::reading::{Absence, Reading};
 use crate::units::{DeviceMinor, GresIndex, UnitUuid};
 use std::collections::HashMap;
 
-/// What slurmd's configuration says of a GRES index on this node.
-pub type MinorOf<'a> = &'a dyn Fn(GresIndex) -> Option<DeviceMinor>;
+/// What slurmd's configuration says of this node's GRES indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// The minors of the device files, in index order; `None` for one that is no device.
+    Minors(Vec<Option<DeviceMinor>>),
+    /// slurmd asks NVML.
+    AutoDetected,
+    /// It could not be found out, or nobody needed it.
+    Unknown,
+}
 
 /// This run's units, completed by those an earlier run of this boot saw: a card that fell off keeps its name.
 pub fn known(report: &Reading<GpuReport>, earlier: Vec<KnownUnit>) -> Vec<KnownUnit> {
@@ -50,12 +58,12 @@ fn is_allocatable(unit: &KnownUnit, all: &[KnownUnit]) -> bool {
 }
 
 /// The units of one job run.
-fn of(job: &JobRun, known: &[KnownUnit], minor_of: Option<MinorOf>) -> Reading<Vec<UnitRef>> {
+fn of(job: &JobRun, known: &[KnownUnit], mapping: &Mapping) -> Reading<Vec<UnitRef>> {
     let mut units = Vec::new();
     for claim in &job.registration.gpus {
         let found = match claim {
             GpuClaim::Uuid(uuid) => known.iter().find(|k| k.uuid == *uuid),
-            GpuClaim::Index(index) => by_index(*index, known, minor_of),
+            GpuClaim::Index(index) => by_index(*index, known, mapping),
         };
         let Some(found) = found else {
             return Reading::Absent(Absence::NotListed);
@@ -65,21 +73,17 @@ fn of(job: &JobRun, known: &[KnownUnit], minor_of: Option<MinorOf>) -> Reading<V
     Reading::Measured(units)
 }
 
-/// GRES index to unit. Without gres.conf's device files only where every order agrees: slurmd sorts what it detects
+/// GRES index to unit. Where slurmd detects by itself, only where every order agrees: slurmd sorts what it detects
 /// by device file, then by PCI bus (facts of Slurm 2.2), so a card whose minor is not its NVML index, or a MIG
 /// instance, leaves the mapping unknown.
-fn by_index<'a>(
-    index: GresIndex,
-    known: &'a [KnownUnit],
-    minor_of: Option<MinorOf>,
-) -> Option<&'a KnownUnit> {
+fn by_index<'a>(index: GresIndex, known: &'a [KnownUnit], mapping: &Mapping) -> Option<&'a KnownUnit> {
     let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
-    match minor_of {
-        Some(minor_of) => {
-            let minor = minor_of(index)?;
+    match mapping {
+        Mapping::Minors(minors) => {
+            let minor = (*minors.get(index.0 as usize)?)?;
             gpus().find(|k| k.minor == Reading::Measured(minor))
         }
-        None => {
+        Mapping::AutoDetected => {
             let orders_agree = gpus().all(|k| k.minor == Reading::Measured(DeviceMinor(k.index.0)));
             let no_instances = known.iter().all(|k| k.kind == UnitKind::Gpu);
             let contiguous = gpus().count() as u32 == gpus().map(|k| k.index.0 + 1).max().unwrap_or(0);
@@ -87,6 +91,7 @@ fn by_index<'a>(
                 .then(|| gpus().find(|k| k.index.0 == index.0))
                 .flatten()
         }
+        Mapping::Unknown => None,
     }
 }
 
@@ -94,10 +99,10 @@ fn by_index<'a>(
 pub fn attribute(
     jobs: &[JobRun],
     known: &[KnownUnit],
-    minor_of: Option<MinorOf>,
+    mapping: &Mapping,
 ) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
     let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> =
-        jobs.iter().map(|job| (job.id, of(job, known, minor_of))).collect();
+        jobs.iter().map(|job| (job.id, of(job, known, mapping))).collect();
     let mut holders: HashMap<UnitUuid, u32> = HashMap::new();
     for unit in held.values().filter_map(Reading::measured).flatten() {
         *holders.entry(unit.uuid.clone()).or_default() += 1;
@@ -166,18 +171,21 @@ mod tests {
         // PrincetonUniversity/jobstats#34, NVIDIA/nvidia-docker#1432 (ID-01): /dev/nvidia0 is NVML index 6.
         let known: Vec<KnownUnit> =
             [6, 4, 5, 7, 2, 0, 1, 3].iter().enumerate().map(|(i, m)| unit(*m, i as u32)).collect();
-        let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
+        let by_file = Mapping::Minors((0..8).map(|m| Some(DeviceMinor(m))).collect());
         let jobs = [job(1, &[0])];
-        assert_eq!(uuids(&attribute(&jobs, &known, Some(&by_file))[&JobRunId(1)]), ["GPU-0"]);
-        // Without gres.conf nobody can say which order slurmd took.
-        assert_eq!(attribute(&jobs, &known, None)[&JobRunId(1)], Reading::Absent(Absence::NotListed));
+        assert_eq!(uuids(&attribute(&jobs, &known, &by_file)[&JobRunId(1)]), ["GPU-0"]);
+        // Where slurmd detects by itself nobody can say which order it took.
+        assert_eq!(
+            attribute(&jobs, &known, &Mapping::AutoDetected)[&JobRunId(1)],
+            Reading::Absent(Absence::NotMapped)
+        );
     }
 
     #[test]
     fn two_jobs_have_two_cards_whatever_their_local_index_is() {
         // guilbaults/slurm-job-exporter#63 (ID-02): the only GPU inside a job is called 0.
         let known: Vec<KnownUnit> = (0..4).map(|i| unit(i, i)).collect();
-        let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, None);
+        let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, &Mapping::AutoDetected);
         assert_eq!(uuids(&held[&JobRunId(1)]), ["GPU-0"]);
         assert_eq!(uuids(&held[&JobRunId(2)]), ["GPU-1"]);
     }
@@ -190,16 +198,19 @@ mod tests {
             (0..8).filter(|m| *m != 2).enumerate().map(|(i, m)| unit(m, i as u32)).collect();
         let mut all = now;
         all.extend(before.into_iter().filter(|k| k.minor == Reading::Measured(DeviceMinor(2))));
-        let by_file = |index: GresIndex| Some(DeviceMinor(index.0));
-        let held = attribute(&[job(5, &[5])], &all, Some(&by_file));
+        let by_file = Mapping::Minors((0..8).map(|m| Some(DeviceMinor(m))).collect());
+        let held = attribute(&[job(5, &[5])], &all, &by_file);
         assert_eq!(uuids(&held[&JobRunId(5)]), ["GPU-5"]);
-        assert_eq!(attribute(&[job(5, &[5])], &all, None)[&JobRunId(5)], Reading::Absent(Absence::NotListed));
+        assert_eq!(
+            attribute(&[job(5, &[5])], &all, &Mapping::AutoDetected)[&JobRunId(5)],
+            Reading::Absent(Absence::NotMapped)
+        );
     }
 
     #[test]
     fn a_card_with_two_holders_has_none() {
         let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
-        let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, None);
+        let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, &Mapping::AutoDetected);
         assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
     }
 }
