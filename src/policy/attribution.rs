@@ -66,7 +66,10 @@ fn of(job: &JobRun, known: &[KnownUnit], mapping: &Mapping) -> Reading<Vec<UnitR
             GpuClaim::Index(index) => by_index(*index, known, mapping),
         };
         let Some(found) = found else {
-            return Reading::Absent(Absence::NotListed);
+            return Reading::Absent(match claim {
+                GpuClaim::Uuid(_) => Absence::NotListed,
+                GpuClaim::Index(_) => Absence::NotMapped,
+            });
         };
         units.push(UnitRef { uuid: found.uuid.clone(), index: found.index, name: found.name.clone() });
     }
