@@ -156,9 +156,9 @@ impl CounterKind {
     }
 }
 
-/// Everything read from one unit in one run.
+/// Everything read from one unit in one run. `P`: its processes, as the driver lists them or, in a history, counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Readings {
+pub struct Readings<P = Vec<GpuProcess>> {
     /// Share of the last 1/6 to 1 s in which any kernel was resident. 100 is not yet work.
     pub sm_util: Reading<Percent>,
     /// Share of that time in which memory was read or written.
@@ -186,12 +186,12 @@ pub struct Readings {
     /// MIG mode of the GPU; absent with `NotSupported` on GPUs without MIG.
     pub mig: Reading<MigMode>,
     /// Processes of all three lists; absent as a whole where any list is unreadable or implausible.
-    pub processes: Reading<Vec<GpuProcess>>,
+    pub processes: Reading<P>,
 }
 
-impl Readings {
+impl<P> Readings<P> {
     /// All absent for one reason: a lost card, a unit that the driver does not list.
-    pub fn absent(why: Absence) -> Readings {
+    pub fn absent(why: Absence) -> Readings<P> {
         Readings {
             sm_util: Reading::Absent(why),
             mem_util: Reading::Absent(why),

@@ -12,59 +12,7 @@ pub struct ProcessCount {
 }
 
 /// What the rules see of one unit in one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
-    /// See [`Readings::sm_util`].
-    pub sm_util: Reading<Percent>,
-    /// See [`Readings::mem_util`].
-    pub mem_util: Reading<Percent>,
-    /// See [`Readings::sm_peak`].
-    pub sm_peak: Reading<Peak>,
-    /// See [`Readings::mem_peak`].
-    pub mem_peak: Reading<Peak>,
-    /// See [`Readings::memory`].
-    pub memory: Reading<Memory>,
-    /// See [`Readings::power`].
-    pub power: Reading<Milliwatts>,
-    /// See [`Readings::power_limit`].
-    pub power_limit: Reading<Milliwatts>,
-    /// See [`Readings::energy`].
-    pub energy: Reading<Millijoules>,
-    /// See [`Readings::sm_clock`].
-    pub sm_clock: Reading<Megahertz>,
-    /// See [`Readings::sm_clock_max`].
-    pub sm_clock_max: Reading<Megahertz>,
-    /// See [`Readings::temperature`].
-    pub temperature: Reading<Celsius>,
-    /// See [`Readings::clocks_event`].
-    pub clocks_event: Reading<ClocksEventMask>,
-    /// See [`Readings::mig`].
-    pub mig: Reading<MigMode>,
-    /// Processes by list.
-    pub processes: Reading<ProcessCount>,
-}
-
-impl Observation {
-    /// All absent for one reason.
-    pub fn absent(why: Absence) -> Observation {
-        Observation {
-            sm_util: Reading::Absent(why),
-            mem_util: Reading::Absent(why),
-            sm_peak: Reading::Absent(why),
-            mem_peak: Reading::Absent(why),
-            memory: Reading::Absent(why),
-            power: Reading::Absent(why),
-            power_limit: Reading::Absent(why),
-            energy: Reading::Absent(why),
-            sm_clock: Reading::Absent(why),
-            sm_clock_max: Reading::Absent(why),
-            temperature: Reading::Absent(why),
-            clocks_event: Reading::Absent(why),
-            mig: Reading::Absent(why),
-            processes: Reading::Absent(why),
-        }
-    }
-}
+pub type Observation = Readings<ProcessCount>;
 
 /// One run's view of one job run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,23 +44,11 @@ pub fn peak(instant: Reading<Percent>, ring: &Reading<crate::model::Peak>) -> Re
     })
 }
 
-/// Whether this observation alone proves work, whatever came before: replay may stop here. Stricter than
+/// Whether these readings alone prove work, whatever came before: replay may stop here. Stricter than
 /// [`Level::Busy`]: what could still be spin-shaped proves nothing.
-pub fn is_work(seen: &Observation, thresholds: &Thresholds) -> bool {
-    let (util, memory) = (peak(seen.sm_util, &seen.sm_peak), peak(seen.mem_util, &seen.mem_peak));
-    proves_work(util, memory, thresholds)
-}
-
-/// The same of a unit just read; for the job run's folded activity.
-pub fn is_work_now(read: &Readings, thresholds: &Thresholds) -> bool {
-    let (util, memory) = (peak(read.sm_util, &read.sm_peak), peak(read.mem_util, &read.mem_peak));
-    proves_work(util, memory, thresholds)
-}
-
-fn proves_work(util: Reading<Percent>, memory: Reading<Percent>, thresholds: &Thresholds) -> bool {
-    let Reading::Measured(util) = util else {
-        return false;
-    };
+pub fn is_work<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
+    let Reading::Measured(util) = peak(read.sm_util, &read.sm_peak) else { return false };
+    let memory = peak(read.mem_util, &read.mem_peak);
     let memory_works = matches!(memory, Reading::Measured(m) if m.get() > SPIN_MEM_PCT);
     util.get() >= thresholds.util_pct && (util.get() < SPIN_UTIL_PCT || memory_works)
 }

@@ -6,7 +6,7 @@ use crate::config::SlurmSource;
 use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
 use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
-use crate::policy::level::is_work_now;
+use crate::policy::level::is_work;
 use crate::reading::Reading;
 use crate::units::UnitUuid;
 use std::collections::{BTreeMap, HashMap};
@@ -137,7 +137,7 @@ impl Snapshot {
     fn works(&self, setting: &Setting, job: &JobRun) -> bool {
         let units = self.held.get(&job.id).and_then(|h| h.measured());
         let works = |uuid: &UnitUuid| {
-            self.unit(uuid).is_some_and(|u| is_work_now(&u.readings, &setting.config.rules.thresholds))
+            self.unit(uuid).is_some_and(|u| is_work(&u.readings, &setting.config.rules.thresholds))
         };
         units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
     }
