@@ -147,3 +147,32 @@ pub fn table(verdicts: &[Verdict]) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{self, Judgement};
+
+    #[test]
+    fn inside_the_horizon_replay_reproduces_every_folded_row() {
+        let named = ALL.iter().find(|s| s.name == "observe-never-drains").unwrap();
+        let scenario = Scenario::parse(named.text).unwrap();
+        let mut stage = Stage::set(&scenario).unwrap();
+        let mut compared = 0;
+        for at_ms in scenario.runs() {
+            stage.run_at(at_ms).unwrap();
+            let Answer::Told(told) = stage.explain(JobId::new(4242).unwrap()).unwrap() else { panic!() };
+            let thresholds = &crate::config::defaults().rules.thresholds;
+            let works = |t: &&crate::model::Tick| t.units.iter().any(|o| policy::is_work(o, thresholds));
+            let (job, ticks) = (&told.history.job, &told.history.ticks);
+            assert_eq!(job.first_activity, ticks.iter().find(works).map(|t| t.at));
+            assert_eq!(job.last_activity, ticks.iter().rev().find(works).map(|t| t.at));
+            if let (Judgement::Breaching(found), Some(row)) = (&told.assessment.judgement, told.findings.last()) {
+                assert_eq!((row.since, row.certified_ms), (found.since, found.evidence().certified_ms()));
+                assert_eq!(row.established.0, Stage::now_at(at_ms).boot.0 - found.established_for_ms);
+                compared += 1;
+            }
+        }
+        assert!(compared > 60, "{compared} runs with a finding");
+    }
+}

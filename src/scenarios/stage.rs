@@ -120,7 +120,8 @@ impl<'a> Stage<'a> {
         Ok(Stage { scenario, timeline, folder, config, place, slurm, pending, now_ms: i64::MIN })
     }
 
-    fn now_at(at_ms: i64) -> Now {
+    /// An instant of the story.
+    pub fn now_at(at_ms: i64) -> Now {
         Now {
             boot_id: "3d1a0cf5-0000-4000-8000-5ce1a1105ce0".to_owned(),
             boot: BootMs(END_BOOT_MS + at_ms),
