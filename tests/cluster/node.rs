@@ -62,6 +62,13 @@ pub struct Standing {
     pub squeue: String,
 }
 
+impl Standing {
+    /// In service, no drain, no job.
+    pub fn is_unused(&self) -> bool {
+        self.sinfo == "up none" && self.squeue.is_empty()
+    }
+}
+
 fn now_us() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -93,9 +100,7 @@ impl Node {
             index,
             gpus: RefCell::new(Gpus::new(index, now_us())),
         };
-        node.wait_until("the node is idle", || {
-            node.standing().sinfo.ends_with(" idle none")
-        });
+        node.wait_until("the node is idle", || node.standing().is_unused());
         let old = node
             .folder("state.of-earlier-tests")
             .join(format!("{}", now_us()));
@@ -257,12 +262,18 @@ impl Node {
         )
     }
 
-    /// What a person sees now. A node in use is `mixed`: for a moment after a job's start Slurm says `allocated`.
+    /// What a person sees now. A node in service is `up`, whatever its jobs: which of the words idle, mixed and
+    /// allocated sinfo shows follows a job's start or suspension by some seconds.
     pub fn standing(&self) -> Standing {
+        let state = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%T"]);
+        let state = if ["idle", "mixed", "allocated"].contains(&&*state) {
+            "up"
+        } else {
+            &state
+        };
+        let reason = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%E"]);
         Standing {
-            sinfo: self
-                .slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%N %T %E"])
-                .replace(" allocated ", " mixed "),
+            sinfo: format!("{state} {reason}"),
             squeue: self.slurm(&["squeue", "-h", "-w", &self.name, "-o", "%i %T %r"]),
         }
     }
