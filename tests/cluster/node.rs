@@ -148,6 +148,12 @@ impl Node {
         self.write_scenario();
     }
 
+    /// As on cards without an energy counter: nothing speaks for the time between two runs.
+    pub fn without_energy_counter(&self) {
+        self.gpus.borrow_mut().counts_energy = false;
+        self.write_scenario();
+    }
+
     /// The driver answers with this text from now on.
     pub fn show_text(&self, scenario: &str) {
         replace(&self.folder("gpu").join("scenario.txt"), scenario);
