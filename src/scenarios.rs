@@ -167,7 +167,9 @@ mod tests {
             let (job, ticks) = (&told.history.job, &told.history.ticks);
             assert_eq!(job.first_activity, ticks.iter().find(works).map(|t| t.at));
             assert_eq!(job.last_activity, ticks.iter().rev().find(works).map(|t| t.at));
-            if let (Judgement::Breaching(found), Some(row)) = (&told.assessment.judgement, told.findings.last()) {
+            if let (Judgement::Breaching(found), Some(row)) =
+                (&told.assessment.judgement, told.findings.last())
+            {
                 assert_eq!((row.since, row.certified_ms), (found.since, found.evidence().certified_ms()));
                 assert_eq!(row.established.0, Stage::now_at(at_ms).boot.0 - found.established_for_ms);
                 compared += 1;

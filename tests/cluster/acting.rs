@@ -34,7 +34,7 @@ fn the_node_is_drained_with_our_reason(node: &Node, job: &Job) {
     );
     assert!(Regex::new(&form).expect("a pattern").is_match(&written), "{written}");
     let state = node.standing().sinfo;
-    assert!(state.contains(" draining ") || state.contains(" drained "), "{state}");
+    assert!(state.starts_with("draining ") || state.starts_with("drained "), "{state}");
 }
 
 fn it_is_cleared_and_its_node_released(node: &Node, job: &Job, registration: i64) {
@@ -45,7 +45,7 @@ fn it_is_cleared_and_its_node_released(node: &Node, job: &Job, registration: i64
     assert_eq!(node.ledger().case_files(job.id), 1);
     let (status, text) = node.explain(job.id);
     assert_eq!(status, 15, "ended, with a case file\n{text}");
-    node.wait_until("the node is released", || node.standing().sinfo.ends_with(" idle none"));
+    node.wait_until("the node is released", || node.standing().is_unused());
     assert!(node.ledger().last_run() >= last + 2, "released only after two runs agreed");
     assert_eq!(node.reason(), "");
     for verdict in ["alert", "drain", "cancel"] {

@@ -31,12 +31,12 @@ fn a_healthy_node_with_registered_jobs_asks_slurmctld_nothing_in_twenty_runs() {
         jobs.push(both);
     }
     // Past warm-up, and the jobs' start is over for slurmctld too.
-    nodes.iter().for_each(|node| node.wait_for_runs(2));
+    nodes[0].wait_for_runs(2);
 
     let ledger = nodes[0].ledger();
     let samples = || jobs[0].each_ref().map(|job| ledger.registration(job.id).map(|r| ledger.samples_of(r)));
     let (before, runs, sampled) = (requests(&nodes[0]), ledger.runs(), samples());
-    nodes.iter().for_each(|node| node.wait_for_runs(6));
+    nodes[0].wait_for_runs(6);
     while ledger.runs() < runs + 20 {
         assert!(nodes[0].health_check().status.success());
     }

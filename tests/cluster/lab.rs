@@ -4,6 +4,7 @@
 use super::node::Node;
 use super::settings::Settings;
 use super::stand_in;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,6 +28,8 @@ pub struct Lab {
     pub library: PathBuf,
     free: Mutex<Vec<usize>>,
     given_back: Condvar,
+    /// Held as long as this process lives: cgroups carry the nodes' names, so a machine has room for one lab.
+    _alone: File,
 }
 
 enum NoLab {
@@ -82,8 +85,11 @@ fn start() -> Result<Lab, NoLab> {
         Some(path) => path.into(),
         None => PathBuf::from(env!("CARGO_BIN_EXE_gpu-reaper-hc")),
     };
+    let dir = std::env::temp_dir().join("gpu-reaper-lab");
+    let alone = File::create(dir.with_extension("lock")).and_then(|file| file.lock().map(|()| file));
     let lab = Lab {
-        dir: std::env::temp_dir().join("gpu-reaper-lab"),
+        _alone: alone.map_err(|e| NoLab::Broken(format!("{}.lock: {e}", dir.display())))?,
+        dir,
         program,
         library: stand_in::build().map_err(NoLab::Broken)?,
         free: Mutex::new((0..NODES).collect()),

@@ -56,6 +56,13 @@ pub struct Standing {
     pub squeue: String,
 }
 
+impl Standing {
+    /// In service, no drain, no job.
+    pub fn is_unused(&self) -> bool {
+        self.sinfo == "up none" && self.squeue.is_empty()
+    }
+}
+
 fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_micros() as u64
 }
@@ -84,7 +91,7 @@ impl Node {
             index,
             gpus: RefCell::new(Gpus::new(index, now_us())),
         };
-        node.wait_until("the node is idle", || node.standing().sinfo.ends_with(" idle none"));
+        node.wait_until("the node is idle", || node.standing().is_unused());
         let old = node.folder("state.of-earlier-tests").join(format!("{}", now_us()));
         fs::create_dir_all(&old).expect("a folder for earlier state");
         // A run that still writes keeps its open files; it cannot reach the new ledger.
@@ -125,6 +132,12 @@ impl Node {
     /// The GPUs look like this from now on.
     pub fn show(&self, looks: &[(usize, Look)]) {
         self.gpus.borrow_mut().change(looks, now_us());
+        self.write_scenario();
+    }
+
+    /// As on cards without an energy counter: nothing speaks for the time between two runs.
+    pub fn without_energy_counter(&self) {
+        self.gpus.borrow_mut().counts_energy = false;
         self.write_scenario();
     }
 
@@ -216,12 +229,14 @@ impl Node {
         (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What a person sees now. A node in use is `mixed`: for a moment after a job's start Slurm says `allocated`.
+    /// What a person sees now. A node in service is `up`, whatever its jobs: which of the words idle, mixed and
+    /// allocated sinfo shows follows a job's start or suspension by some seconds.
     pub fn standing(&self) -> Standing {
+        let state = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%T"]);
+        let state = if ["idle", "mixed", "allocated"].contains(&&*state) { "up" } else { &state };
+        let reason = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%E"]);
         Standing {
-            sinfo: self
-                .slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%N %T %E"])
-                .replace(" allocated ", " mixed "),
+            sinfo: format!("{state} {reason}"),
             squeue: self.slurm(&["squeue", "-h", "-w", &self.name, "-o", "%i %T %r"]),
         }
     }

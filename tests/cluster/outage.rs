@@ -3,6 +3,7 @@
 
 use super::lab::{Lab, lease_all};
 use super::leaving_alone::uptime_ms;
+use super::ledger::Action;
 use super::node::{Job, Node};
 use super::settings::{ENFORCE, MAX_SAMPLE_GAP_MS};
 
@@ -73,21 +74,16 @@ fn without_slurmctld_nothing_is_done_nor_believed_and_afterwards_all_goes_on() {
         uptime_ms() - left_alone.ledger().last_run_boot_ms() > MAX_SAMPLE_GAP_MS + 500
     });
     assert_eq!(left_alone.ledger().runs(), runs, "no health check runs without slurmctld");
-    let before = uptime_ms();
     slurmctld.call("start");
     drained_in_the_end(run_by_hand, &jobs[1]);
 
-    // The finding was lost in the hole: a new window, new clocks.
-    let alerts = |node: &Node, job: &Job| {
-        node.ledger().actions(job.id).iter().filter(|a| a.verdict == "alert").count()
-    };
-    left_alone.wait_until("it is found anew", || alerts(left_alone, &jobs[0]) == 2);
-    assert!(uptime_ms() - before >= 12_000, "only after a whole window");
+    // Hung, before the other node's drain is due: the energy counter vouches for the hole, so its finding goes on,
+    // but the hole does not count.
     assert!(left_alone.ledger().done(jobs[0].id, "drain").is_none());
-
-    // Hung.
     slurmctld.call("pause");
     by_hand_until_withheld_twice(left_alone, &jobs[0]);
     slurmctld.call("resume");
     drained_in_the_end(left_alone, &jobs[0]);
+    let alerts = |a: &&Action| a.verdict == "alert";
+    assert_eq!(left_alone.ledger().actions(jobs[0].id).iter().filter(alerts).count(), 1);
 }

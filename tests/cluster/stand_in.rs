@@ -52,6 +52,8 @@ pub struct Gpus {
     energy_mj: [u64; GPUS],
     since_us: u64,
     looks: [Look; GPUS],
+    /// Cards before Volta have no energy counter.
+    pub counts_energy: bool,
 }
 
 impl Gpus {
@@ -63,6 +65,7 @@ impl Gpus {
             energy_mj: [1_000_000_000; GPUS],
             since_us: now_us,
             looks: [Look::Free; GPUS],
+            counts_energy: true,
         }
     }
 
@@ -116,7 +119,6 @@ impl Gpus {
   nvmlDeviceGetPowerUsage = {power_mw}
   nvmlDeviceGetEnforcedPowerLimit = 700000
   nvmlDeviceGetPowerManagementDefaultLimit = 700000
-  nvmlDeviceGetTotalEnergyConsumption = {base_mj} + {power_mw}
   nvmlDeviceGetClockInfo(1) = {clock}
   nvmlDeviceGetMaxClockInfo(1) = 1980
   nvmlDeviceGetTemperature(0) = 41
@@ -131,6 +133,9 @@ impl Gpus {
             ring(mem_util),
             if util == 0 { "0x1" } else { "0x4" },
         );
+        if self.counts_energy {
+            let _ = writeln!(text, "  nvmlDeviceGetTotalEnergyConsumption = {base_mj} + {power_mw}");
+        }
         if let Some(pid) = pid {
             let _ = writeln!(text, "  proc compute = {pid} {used}");
         }
