@@ -27,13 +27,16 @@ const SPIN_UTIL_PCT: u32 = 95;
 /// A spinning kernel hardly touches memory; healthy inference at low watts reads 12 to 23.
 const SPIN_MEM_PCT: u32 = 1;
 
-/// What a card draws at rest: the lowest instant power seen while nothing ran, without and with a process.
+/// What a card draws at rest: the lowest instant power seen while nothing ran, over the window up to a tick. Older
+/// instants are of another clock state, or of another context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floors {
     /// No process on the card.
     pub empty: Reading<Milliwatts>,
     /// At least one process resident (a context alone costs 4 to 60 W).
     pub context: Reading<Milliwatts>,
+    /// Where the process list is unreadable: whichever of the two it was.
+    pub unlisted: Reading<Milliwatts>,
 }
 
 /// The highest utilization seen by instant or ring; absent only where the instant is.
@@ -83,23 +86,27 @@ fn resident(seen: &Observation) -> Reading<bool> {
     seen.processes.map(|count| count.compute > 0)
 }
 
-/// The floors of one unit over the ticks at hand: instants at which it certainly rested.
+/// The floors of one unit over these ticks: instants at which it certainly rested.
 pub fn floors(ticks: &[Tick], unit: usize) -> Floors {
-    let lowest = |with_process: bool| {
-        ticks
-            .iter()
-            .map(|tick| &tick.units[unit])
-            .filter(|o| matches!(peak(o.sm_util, &o.sm_peak), Reading::Measured(p) if p.get() == 0))
-            .filter(|o| resident(o) == Reading::Measured(with_process))
-            .filter_map(|o| o.power.measured().copied())
-            .filter(|power| power.0 > 0)
-            .min()
-    };
-    let reading = |floor| match floor {
-        Some(floor) => Reading::Measured(floor),
-        None => Reading::Absent(Absence::NoData),
-    };
-    Floors { empty: reading(lowest(false)), context: reading(lowest(true)) }
+    let none = Reading::Absent(Absence::NoData);
+    let mut floors = Floors { empty: none, context: none, unlisted: none };
+    for seen in ticks.iter().map(|tick| &tick.units[unit]) {
+        let rests = matches!(peak(seen.sm_util, &seen.sm_peak), Reading::Measured(p) if p.get() == 0);
+        let Reading::Measured(power) = seen.power else { continue };
+        if !rests || power.0 == 0 {
+            continue;
+        }
+        let floor = match resident(seen) {
+            Reading::Measured(true) => &mut floors.context,
+            Reading::Measured(false) => &mut floors.empty,
+            Reading::Absent(_) => &mut floors.unlisted,
+        };
+        *floor = match *floor {
+            Reading::Measured(lowest) => Reading::Measured(lowest.min(power)),
+            Reading::Absent(_) => Reading::Measured(power),
+        };
+    }
+    floors
 }
 
 /// The floor that an interval ending in this observation is compared with.
@@ -109,7 +116,7 @@ pub fn floor_at(seen: &Observation, floors: &Floors) -> Reading<Milliwatts> {
         // A card that has just lost its last process may still rest at the higher floor.
         (Reading::Measured(false), Reading::Measured(context)) => Reading::Measured(context),
         (Reading::Measured(false), Reading::Absent(_)) => floors.empty,
-        (Reading::Absent(why), _) => Reading::Absent(why),
+        (Reading::Absent(_), _) => floors.unlisted,
     }
 }
 
@@ -135,7 +142,7 @@ pub fn level(
     if util >= SPIN_UTIL_PCT && spin_shaped(seen, mean) {
         return Level::Spin;
     }
-    if util >= thresholds.util_pct || worked_by_energy(mean, floors) {
+    if util >= thresholds.util_pct || worked_by_energy(seen, mean, floors) {
         return Level::Busy;
     }
     if util == 0 { Level::Zero } else { Level::Low }
@@ -154,9 +161,13 @@ fn spin_shaped(seen: &Observation, mean: Reading<Milliwatts>) -> bool {
     }
 }
 
-/// Guard `energy`: an interval whose mean power lies well above the floor was work. Veto only.
-fn worked_by_energy(mean: Reading<Milliwatts>, floors: &Floors) -> bool {
-    match (mean, floors.context) {
+/// Guard `energy`: an interval whose mean power lies well above the floor with a context was work. Veto only.
+fn worked_by_energy(seen: &Observation, mean: Reading<Milliwatts>, floors: &Floors) -> bool {
+    let floor = match resident(seen) {
+        Reading::Measured(_) => floors.context,
+        Reading::Absent(_) => floors.unlisted,
+    };
+    match (mean, floor) {
         (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
         _ => false,
     }

@@ -97,7 +97,7 @@ fn draws_more_than_empty(series: &Series, t: usize, unit: usize, thresholds: &Th
         (Reading::Absent(_), Reading::Measured(now)) => now,
         (Reading::Absent(_), Reading::Absent(_)) => return false,
     };
-    match (thresholds.idle_power, series.floors[unit].empty) {
+    match (thresholds.idle_power, series.floors[t][unit].empty) {
         (Auto::Set(limit_mw), _) => drawn.0 > limit_mw,
         (Auto::Auto, Reading::Measured(floor)) => well_above(drawn, floor),
         (Auto::Auto, Reading::Absent(_)) => false,

@@ -105,8 +105,8 @@ pub struct Stretch {
 pub struct Series<'a> {
     /// The ticks, oldest first.
     pub ticks: &'a [Tick],
-    /// Per unit its floors.
-    pub floors: Vec<Floors>,
+    /// Per tick, per unit: what it drew at rest over the window up to that tick.
+    pub floors: Vec<Vec<Floors>>,
     /// Per tick, per unit: the level.
     pub levels: Vec<Vec<Level>>,
     /// Per tick, per unit: mean power since the tick before.
@@ -116,6 +116,7 @@ pub struct Series<'a> {
     warm_from: BootMs,
     limits: &'a Limits,
     open_finding: Option<&'a OpenFinding>,
+    units: usize,
 }
 
 impl<'a> Series<'a> {
@@ -127,7 +128,12 @@ impl<'a> Series<'a> {
         limits: &'a Limits,
     ) -> Series<'a> {
         let ticks = &history.ticks[..];
-        let floors: Vec<Floors> = (0..units).map(|u| level::floors(ticks, u)).collect();
+        let floors: Vec<Vec<Floors>> = (0..ticks.len())
+            .map(|t| {
+                let recent = &ticks[window_before(ticks, t, limits.window_ms)..=t];
+                (0..units).map(|u| level::floors(recent, u)).collect()
+            })
+            .collect();
         let means: Vec<Vec<_>> = (0..ticks.len())
             .map(|t| match t.checked_sub(1) {
                 Some(before) => (0..units).map(|u| level::mean_power(&ticks[before], &ticks[t], u)).collect(),
@@ -136,13 +142,24 @@ impl<'a> Series<'a> {
             .collect();
         let levels = (0..ticks.len())
             .map(|t| {
-                (0..units).map(|u| level::level(&ticks[t], u, means[t][u], &floors[u], thresholds)).collect()
+                (0..units)
+                    .map(|u| level::level(&ticks[t], u, means[t][u], &floors[t][u], thresholds))
+                    .collect()
             })
             .collect();
         let warm_from = BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms));
         let open_finding = history.open_finding.as_ref();
-        let mut series =
-            Series { ticks, floors, levels, means, paused_ms: Vec::new(), warm_from, limits, open_finding };
+        let mut series = Series {
+            ticks,
+            floors,
+            levels,
+            means,
+            paused_ms: Vec::new(),
+            warm_from,
+            limits,
+            open_finding,
+            units,
+        };
         series.paused_ms = (0..ticks.len()).map(|t| series.proven_idle_hole(t)).collect();
         series
     }
@@ -151,11 +168,12 @@ impl<'a> Series<'a> {
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
         let rested =
-            |u: usize| match (self.means[t][u], level::floor_at(&self.ticks[t].units[u], &self.floors[u])) {
+            |u: usize| match (self.means[t][u], level::floor_at(&self.ticks[t].units[u], &self.floors[t][u]))
+            {
                 (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
                 _ => false,
             };
-        if step > self.limits.gap_ms && (0..self.floors.len()).all(rested) { step } else { 0 }
+        if step > self.limits.gap_ms && (0..self.units).all(rested) { step } else { 0 }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
@@ -206,7 +224,7 @@ impl<'a> Series<'a> {
         let seen = &self.ticks[t].units[unit];
         let ring_agrees =
             matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
-        let energy_agrees = match (self.means[t][unit], level::floor_at(seen, &self.floors[unit])) {
+        let energy_agrees = match (self.means[t][unit], level::floor_at(seen, &self.floors[t][unit])) {
             (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
             _ => false,
         };
@@ -241,6 +259,12 @@ impl<'a> Series<'a> {
         };
         newest.at.since_ms(oldest.at) - self.paused_ms.get(from + 1..).map_or(0, |p| p.iter().sum())
     }
+}
+
+/// Index of the oldest tick within a window up to tick `t`.
+fn window_before(ticks: &[Tick], t: usize, window_ms: i64) -> usize {
+    let Some(newest) = ticks.get(t) else { return 0 };
+    ticks[..=t].partition_point(|tick| newest.at.since_ms(tick.at) > window_ms)
 }
 
 /// A full window of measured readings without a hole. Only [`certify`] makes it.
