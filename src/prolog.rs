@@ -160,6 +160,8 @@ mod tests {
         assert_eq!(two("GPU-a1,MIG-b2"), [uuid("GPU-a1"), uuid("MIG-b2")]);
         assert_eq!(two("GPU-a1"), [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]);
         assert!(read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0-3")]).unwrap_err().contains("0-3"));
+        let local = read(&[("SLURM_JOB_ID", "7"), ("CUDA_VISIBLE_DEVICES", "0")]).unwrap();
+        assert!(local.gpus.is_empty(), "a local index alone names no GPU");
     }
 
     #[test]
