@@ -127,3 +127,53 @@ fn a_first_open_by_eleven_at_once_loses_nobody() {
         assert_eq!(node.ledger("PRAGMA integrity_check"), "ok", "round {round}");
     }
 }
+
+/// The installed shell file around a program of the test's own.
+fn shell_file(which: &str, program: &Path) -> Command {
+    let file = format!("{}/hooks/{which}.d/50-gpu-reaper-hc.sh", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new("/bin/sh");
+    command.arg(file).env_clear().env("GPU_REAPER_HC", program);
+    command
+}
+
+#[test]
+fn the_shell_files_pass_on_what_they_must_byte_for_byte() {
+    // nebius/soperator cd043edd (PE-09); values are not a shell's to read.
+    let node = Node::without_driver();
+    let seen = node.path("seen");
+    let program = node.path("program");
+    install(&program, &format!("#!/bin/sh\ncat /proc/$$/environ >{}\n", seen.display()));
+    let odd = "a\"b' $(touch x) `id` \\ ;\n*";
+    for which in ["prolog", "epilog"] {
+        let mut command = shell_file(which, &program);
+        command.envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_USER", odd), ("SLURM_JOB_GPUS", "")]);
+        let said = said(command.env("SLURM_JOB_COMMENT", odd).env("SPANK_X", odd).env("LD_PRELOAD", ""));
+        assert_eq!((said.status, said.out.as_str(), said.err.as_str()), (Some(0), "", ""), "{which}");
+        let environment = String::from_utf8(fs::read(&seen).unwrap()).unwrap();
+        let given: Vec<&str> = environment.split_terminator('\0').collect();
+        assert_eq!(given, ["SLURM_JOB_ID=7", &format!("SLURM_JOB_USER={odd}"), "SLURM_JOB_GPUS="], "{which}");
+    }
+    let mut real = shell_file("prolog", Path::new(PROGRAM));
+    real.envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0"), ("SLURMD_NODENAME", "n1")]);
+    real.env("GPU_REAPER_CONFIG", node.path("config.yaml"));
+    assert_eq!(said(&mut real).status, Some(0));
+    assert_eq!(node.ledger("SELECT job_id FROM job_run"), "7");
+}
+
+#[test]
+fn whatever_becomes_of_the_program_the_shell_files_drain_no_node() {
+    // mknoxnv/ubuntu-slurm#4, AMDResearch/hpcfund#69 (PE-08): a failing hook drains the node.
+    let node = Node::without_driver();
+    let program = node.path("program");
+    for which in ["prolog", "epilog"] {
+        assert_eq!(said(&mut shell_file(which, &program)).status, Some(0), "{which}: no program");
+    }
+    for ends in ["exit 0", "exit 2", "exit 101", "kill -ABRT $$", "kill -KILL $$", "exit 1"] {
+        install(&program, &format!("#!/bin/sh\n{ends}\n"));
+        for which in ["prolog", "epilog"] {
+            // Status 1 of an Epilog says: a drain was asked for, and could not be made.
+            let want = i32::from(which == "epilog" && ends == "exit 1");
+            assert_eq!(said(&mut shell_file(which, &program)).status, Some(want), "{which}: {ends}");
+        }
+    }
+}
