@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, LedgerError};
 use crate::mode::Mode;
 use crate::model::Now;
 use crate::place::Place;
-use crate::prolog::{Env, job_id};
+use crate::prolog::{Done, Env, job_id};
 use crate::run;
 use crate::slurm::Slurm;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// patience.
 const LEDGER_WAIT: Duration = Duration::from_secs(4);
 
-/// Clears the job run of this environment; says in words what it did.
-pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -> Result<String, String> {
+/// Clears the job run of this environment.
+pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -> Result<Done, String> {
     let job = job_id(env)?;
     let restart = env("SLURM_JOB_RESTART_COUNT").and_then(|n| n.parse().ok());
     let later = |e: LedgerError| {
@@ -32,10 +32,11 @@ pub fn run(config: &Config, place: &Place, slurm: &Slurm, now: &Now, env: Env) -
     };
     let archive = config.mode() == Mode::Observe;
     let cleared = ledger.clear(job, restart, now, archive, case.as_ref()).map_err(later)?;
-    Ok(format!(
+    let words = format!(
         "job {job} cleared: {} samples {}{}",
         cleared.samples,
         if cleared.archived { "archived" } else { "dropped" },
         if cleared.case_kept { ", case file kept" } else { "" }
-    ))
+    );
+    Ok(Done { words, notes: ledger.notes().to_vec() })
 }

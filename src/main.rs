@@ -11,6 +11,7 @@ use gpu_reaper_hc::ledger::Ledger;
 use gpu_reaper_hc::model::Now;
 use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
+use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{Site, Slurm};
 use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
@@ -27,8 +28,7 @@ fn main() -> ExitCode {
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Scenarios), _) => play_scenarios(&cli.common),
         (Some(Command::Demo), _) => show_demo(),
-        (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, s, now| {
-            let _ = s;
+        (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, _, now| {
             prolog::run(p, run::opening(c, prolog::LEDGER_WAIT), now, &prolog::process_env)
         }),
         (Some(Command::Epilog), _) => {
@@ -167,22 +167,42 @@ fn nothing_to_look_at(config: &Config, place: &Place) -> bool {
 fn hook(
     common: &Common,
     which: &str,
-    act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<String, String>,
+    act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<Done, String>,
 ) -> ExitCode {
-    // A broken configuration names no state folder; the job is found later by itself.
-    let Some(config) =
-        load_or_complain(common, "the defaults were used for this hook").or_else(|| Some(config::defaults()))
-    else {
-        return ExitCode::SUCCESS;
+    // Registering and clearing hurt nobody: under the defaults they still reach the usual state folder.
+    let (config, mut trouble) = match load(common) {
+        Ok(config) => (config, Vec::new()),
+        Err(errors) => (config::defaults(), vec![in_short(&errors), "the defaults were used".to_owned()]),
     };
     let done = place(common, &config).and_then(|place| {
         let now = host::now()?;
         act(&config, &place, &slurm(&config, &place), &now)
     });
-    if let Err(why) = done {
-        complain(&format!("{which}: {why}"));
+    match done {
+        Ok(Done { words, notes }) => {
+            trouble.extend(notes);
+            if !trouble.is_empty() {
+                trouble.push(words);
+            }
+        }
+        Err(why) => trouble.push(why),
+    }
+    if !trouble.is_empty() {
+        let line = format!("{which}: {}", trouble.join("; "));
+        complain(&line);
+        // slurmd does not log what a hook that ends well has said.
+        deliver::journal::tell(&line);
     }
     ExitCode::SUCCESS
+}
+
+/// The first error of a configuration, and how many there are: a hook has one line.
+fn in_short(errors: &[ConfigError]) -> String {
+    let first = errors.first().map_or("the configuration is unusable".to_owned(), |e| e.to_string());
+    match errors.len() {
+        0 | 1 => first,
+        n => format!("{first}; {} more errors", n - 1),
+    }
 }
 
 fn explain_job(common: &Common, job: &str) -> ExitCode {

@@ -19,8 +19,17 @@ pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Registers the job run of this environment; says in words what it did.
-pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<String, String> {
+/// What a hook did.
+#[derive(Debug)]
+pub struct Done {
+    /// In words.
+    pub words: String,
+    /// What had to be done to the ledger first, one line each; empty where all is well.
+    pub notes: Vec<String>,
+}
+
+/// Registers the job run of this environment.
+pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<Done, String> {
     let registration = registration(env, now)?;
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(|e| {
         format!("{e}; job {} is not registered, the next run finds it by itself", registration.job)
@@ -29,7 +38,8 @@ pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<Strin
     ledger
         .register(now, &registration)
         .map_err(|e| format!("{e}; job {job} is not registered, the next run finds it by itself"))?;
-    Ok(format!("job {job} registered with {} GPUs", registration.gpus.len()))
+    let words = format!("job {job} registered with {} GPUs", registration.gpus.len());
+    Ok(Done { words, notes: ledger.notes().to_vec() })
 }
 
 /// What the environment of slurmd's Prolog and Epilog says of a job run (facts of Slurm 2.1, 2.2).
@@ -150,6 +160,8 @@ mod tests {
         assert_eq!(two("GPU-a1,MIG-b2"), [uuid("GPU-a1"), uuid("MIG-b2")]);
         assert_eq!(two("GPU-a1"), [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]);
         assert!(read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0-3")]).unwrap_err().contains("0-3"));
+        let local = read(&[("SLURM_JOB_ID", "7"), ("CUDA_VISIBLE_DEVICES", "0")]).unwrap();
+        assert!(local.gpus.is_empty(), "a local index alone names no GPU");
     }
 
     #[test]

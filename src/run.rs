@@ -10,7 +10,7 @@ pub mod snapshot;
 
 use crate::config::Config;
 use crate::ledger::{Ledger, LedgerError, Opening};
-use crate::lock::{self, Taken};
+use crate::lock::{self, Killed, RunLock, Taken};
 use crate::model::{Cadence, Now};
 use crate::place::Place;
 use crate::reading::Reading;
@@ -123,12 +123,27 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
     crate::lock::prepare_folder(dir).map_err(state)?;
     let (mut lock, killed) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
-        Taken::Ours(lock, killed) => (lock, killed),
+        Taken::Ours(lock, killed) => (lock, killed.filter(|k| k.boot_id == setting.now.boot_id)),
         Taken::Busy => return Ok(Ended::Overlapped),
     };
+    if let Some(killed) = &killed {
+        tracing::warn!("the run before this one was killed in its phase `{}`; it is recorded", killed.phase);
+    }
+    let line = under_lock(setting, eyes, &mut lock, killed);
+    // A run that could not do its work has said so: only a killed one leaves its phase behind.
+    lock.finish();
+    line.map(Ended::Ran)
+}
+
+fn under_lock(
+    setting: &Setting,
+    eyes: &mut dyn Eyes,
+    lock: &mut RunLock,
+    killed: Option<Killed>,
+) -> Result<String, Trouble> {
     eyes.start();
     lock.phase("ledger");
-    let mut ledger = Ledger::open(dir, &setting.place.node, setting.now, setting.opening())?;
+    let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
     let books = Books::read(setting, &ledger)?;
     let setting = &setting.knowing_its_slurmd(books.cadence);
     lock.phase("observe");
@@ -138,11 +153,9 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     lock.phase("judge");
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
-        case.settle(setting, run, eyes, &mut ledger, &mut lock)?;
+        case.settle(setting, run, eyes, &mut ledger, lock)?;
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
-    let line = cases::summary(&snapshot, &cases, &ledger);
-    lock.finish();
-    Ok(Ended::Ran(line))
+    Ok(cases::summary(&snapshot, &cases, &ledger))
 }

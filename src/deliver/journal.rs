@@ -53,14 +53,7 @@ impl Write for Stderr {
 
 /// Sets the process's subscriber up: the journal where it listens, else standard error.
 pub fn init() {
-    if takes_datagrams(Path::new(SOCKET))
-        && let Ok(layer) = tracing_journald::layer()
-    {
-        let layer = layer
-            .with_syslog_identifier("gpu-reaper-hc".to_owned())
-            .with_field_prefix(Some("GPU_REAPER".to_owned()));
-        never_wait_for_datagrams(3..32);
-        let _ = tracing_subscriber::registry().with(layer).try_init();
+    if init_journal() {
         return;
     }
     let to_stderr = tracing_subscriber::fmt::layer()
@@ -69,6 +62,28 @@ pub fn init() {
         .with_target(false)
         .with_ansi(false);
     let _ = tracing_subscriber::registry().with(to_stderr).try_init();
+}
+
+/// One line of trouble for the journal alone, of somebody who has said it on standard error already.
+pub fn tell(line: &str) {
+    if init_journal() {
+        tracing::warn!("{line}");
+    }
+}
+
+/// Whether the journal listens; the process's subscriber is then set to it.
+fn init_journal() -> bool {
+    if !takes_datagrams(Path::new(SOCKET)) {
+        return false;
+    }
+    let Ok(layer) = tracing_journald::layer() else {
+        return false;
+    };
+    let layer = layer
+        .with_syslog_identifier("gpu-reaper-hc".to_owned())
+        .with_field_prefix(Some("GPU_REAPER".to_owned()));
+    never_wait_for_datagrams(3..32);
+    tracing_subscriber::registry().with(layer).try_init().is_ok()
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ impl Snapshot {
         units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
     }
 
-    /// Remembers it all, in one transaction.
+    /// Remembers it all, in one transaction. `killed`: the run before, of this boot, if it was.
     pub fn append(
         &self,
         setting: &Setting,
@@ -178,11 +178,7 @@ impl Snapshot {
         };
         Ok(ledger.append(&NewRun {
             now: setting.now,
-            killed: killed.filter(|k| k.boot_id == setting.now.boot_id).map(|k| Killed {
-                phase: k.phase,
-                boot: k.boot,
-                wall: k.wall,
-            }),
+            killed: killed.map(|k| Killed { phase: k.phase, boot: k.boot, wall: k.wall }),
             overlapped: crate::lock::take_overlaps(&setting.place.dir),
             gpus: self.gpus.as_ref(),
             owners: &owners,

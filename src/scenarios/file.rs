@@ -394,7 +394,11 @@ impl Samples {
 impl Scenario {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Scenario, String> {
-        serde_yaml::from_str(text).map_err(|e| e.to_string())
+        let scenario: Scenario = serde_yaml::from_str(text).map_err(|e| e.to_string())?;
+        match scenario.samples.iter().position(|s| s.from.0 > s.to.0) {
+            Some(n) => Err(format!("samples[{n}]: `from` lies after `to`: nothing of it would be played")),
+            None => Ok(scenario),
+        }
     }
 
     /// Its GPUs' story.

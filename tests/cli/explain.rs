@@ -1,0 +1,109 @@
+//! `--explain JOBID`: its exit statuses, its JSON, every form of id, and text that somebody made to deceive.
+
+use crate::slurm::Cluster;
+use crate::*;
+use serde_json::Value;
+
+/// A newline with a forged entry, the sequences that clear a terminal, and a right-to-left override.
+const HOSTILE: &str = "a\n2026-11-29 cancelled by root\r\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}31m\u{202e}b";
+
+fn json(node: &Node, id: &str) -> (Option<i32>, Value) {
+    let told = node.call(&["explain", id, "--json"]);
+    assert_eq!(told.err, "", "{told:?}");
+    (told.status, serde_json::from_str(&told.out).unwrap_or_else(|e| panic!("{e}: {told:?}")))
+}
+
+/// Whether a terminal shows this text as it is and does nothing else.
+fn harmless(text: &str) -> bool {
+    text.lines()
+        .all(|line| !line.contains(|c: char| c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c)))
+}
+
+#[test]
+fn an_unknown_job_is_14_by_every_form_of_its_id() {
+    let node = Node::without_driver();
+    assert_eq!(node.hook("prolog", "1", &[]).status, Some(0));
+    for id in ["130", "123_4", "200+1", "s5K1KKYAYG5D00", "0", "", "123_[1-4]", "4294967296", HOSTILE] {
+        let told = node.call(&["--explain", id]);
+        assert_eq!((told.status, told.err.as_str()), (Some(14), ""), "{id:?}");
+        assert!(told.out.starts_with("job ") && told.out.contains(" is not known here"), "{told:?}");
+        assert!(harmless(&told.out), "{told:?}");
+        let (status, page) = json(&node, id);
+        assert_eq!(
+            (status, &page["schema"], &page["judgement"]),
+            (Some(14), &1.into(), &"unknown_job".into())
+        );
+        assert_eq!(page["job"], id);
+    }
+}
+
+#[test]
+fn a_registered_job_is_found_by_its_number_and_its_sluid() {
+    let node = Node::without_driver();
+    let said = node.hook("prolog", "4242", &[("SLURM_JOB_GPUS", "0"), ("SLURM_JOB_SLUID", "s5K1KKYAYG5D00")]);
+    assert_eq!(said.status, Some(0));
+    for id in ["4242", "s5K1KKYAYG5D00"] {
+        let (status, page) = json(&node, id);
+        assert_eq!(
+            (status, &page["schema"], &page["job"]["id"]),
+            (Some(13), &1.into(), &4242.into()),
+            "{id}"
+        );
+        assert_eq!((&page["judgement"], &page["guard"]), (&"spared".into(), &"warmup".into()));
+    }
+}
+
+#[test]
+fn a_job_that_ended_without_a_finding_is_15_and_has_no_case_file() {
+    let node = Node::without_driver();
+    node.prolog("7");
+    assert_eq!(node.hook("epilog", "7", &[]).status, Some(0));
+    let told = node.call(&["--explain", "7"]);
+    assert_eq!(told.status, Some(15));
+    assert!(told.out.contains("no case file was kept"), "{told:?}");
+    let (status, page) = json(&node, "7");
+    assert_eq!((status, &page["judgement"], &page["case_file"]), (Some(15), &"ended".into(), &Value::Null));
+}
+
+#[test]
+fn a_job_of_another_node_of_this_host_is_16() {
+    let node = Node::without_driver();
+    node.prolog("7");
+    assert_eq!(said(node.hook_command("prolog", "8").env("SLURMD_NODENAME", "n2")).status, Some(0));
+    let told = node.call(&["--explain", "8"]);
+    assert_eq!(told.status, Some(16));
+    assert!(told.out.contains("--node n2"), "{told:?}");
+    assert_eq!(node.call(&["--explain", "8", "--node", "n2"]).status, Some(13));
+}
+
+#[test]
+fn text_of_a_user_never_reaches_a_terminal_or_a_log_raw() {
+    // meziantou/Meziantou.Framework#2899, rust-lang/log#611 (LG-05): perfect fake entries, cleared terminals.
+    let cluster =
+        Cluster::new("gpu: { library: LIBRARY }\nslurm: { COMMANDS }\nthresholds: { warmup: 0s }\n");
+    let hostile = [
+        "SLURM_JOB_USER",
+        "SLURM_JOB_ACCOUNT",
+        "SLURM_JOB_PARTITION",
+        "SLURM_JOB_QOS",
+        "SLURM_CLUSTER_NAME",
+        "SLURM_NODELIST",
+    ]
+    .map(|name| (name, HOSTILE));
+    assert_eq!(cluster.prolog(7, &hostile).err, "");
+    for _ in 0..2 {
+        let run = cluster.node.health_check();
+        assert_eq!(run.status, Some(0));
+        assert!(harmless(&run.err), "{run:?}");
+    }
+    let told = cluster.node.call(&["--explain", "7"]);
+    assert!(told.out.contains("a\\n2026-11-29 cancelled by root\\r\\u{1b}[2J"), "{told:?}");
+    assert!(harmless(&told.out), "{told:?}");
+    let (_, page) = json(&cluster.node, "7");
+    assert_eq!(page["job"]["registration"]["user"]["value"], HOSTILE, "kept as it is, and encoded");
+    // An id or a list of GPUs that is none is shown on one line too.
+    for (id, gpus) in [(HOSTILE, "0"), ("8", HOSTILE)] {
+        let said = cluster.node.hook("prolog", id, &[("SLURM_JOB_GPUS", gpus)]);
+        assert!(said.status == Some(0) && harmless(said.line()), "{said:?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The whole ladder through the real program, its times shortened to seconds: what a job's owner and an
+//! administrator can read afterwards, and what a refusal does to it.
+
+use crate::slurm::Cluster;
+use crate::*;
+use gpu_reaper_hc::explain::Answer;
+use gpu_reaper_hc::model::{JobId, Outcome, Verdict};
+use gpu_reaper_hc::scenarios::file::Scenario;
+use gpu_reaper_hc::scenarios::stage::Stage;
+use regex_lite::Regex;
+use serde_json::Value;
+
+const SECONDS: &str = "
+mode: enforce
+gpu: { library: LIBRARY }
+slurm: { COMMANDS }
+thresholds: { window: 2s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }
+stages: [{ after: 0s, verdict: alert }, { after: 0s, verdict: drain }, { after: 0s, verdict: cancel }]
+exemptions: { name_pattern: '^debug-' }
+limits: { spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }
+";
+const HOSTILE: &str = "x\nState=DOWN Reason=\"forged\" \u{1b}[2J = ' \" debug-";
+
+/// Runs until the ledger holds that deed of job 4242; everything that was said on the way.
+fn run_until(cluster: &Cluster, verdict: &str) -> String {
+    let mut said = String::new();
+    let done = format!("SELECT count(*) FROM action WHERE verdict = '{verdict}' AND outcome = 'done'");
+    for _ in 0..400 {
+        let run = cluster.node.health_check();
+        assert_eq!(run.status, Some(0), "{run:?}");
+        said += &run.err;
+        if cluster.node.ledger(&done) == "1" {
+            return said;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no {verdict}: {said}\n{}", cluster.node.call(&["--explain", "4242"]).out)
+}
+
+fn plain(text: &str) -> bool {
+    text.bytes().all(|b| b == b'\n' || (0x20..0x7f).contains(&b))
+}
+
+#[test]
+fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
+    // ArjunaCluster/ArjunaUsers#134 (FP-13): jobs died with no reason anywhere.
+    let cluster = Cluster::new(SECONDS);
+    cluster.job(4242, "4240_2", HOSTILE);
+    assert_eq!(cluster.prolog(4242, &[("SLURM_JOB_USER", HOSTILE)]).err, "");
+    let mut said = run_until(&cluster, "alert");
+    assert_eq!(cluster.read("node.reason"), "none", "an alert changes nothing");
+    said += &run_until(&cluster, "drain");
+    // aws/aws-parallelcluster-node#639 (ND-10): one line, ids only, whatever the job calls itself.
+    // mej/nhc commit 95b4c9e (ND-07): DRAIN and nothing else.
+    let reason = cluster.read("node.reason");
+    let form = r"^gpu-reaper: job=4242 run=\d+\.0 sig=hung st=drain since=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$";
+    assert!(Regex::new(form).unwrap().is_match(&reason), "{reason}");
+    assert_eq!(cluster.read("node.state"), "allocated+drain");
+    let page = cluster.node.call(&["--explain", "4240_2"]);
+    assert_eq!(page.status, Some(0), "found as Slurm shows it: {page:?}");
+    // meziantou/Meziantou.Framework#2899 (LG-05)
+    assert!(page.out.contains("name      x\\nState=DOWN") && plain(&page.out), "{page:?}");
+    said += &run_until(&cluster, "cancel");
+    assert!(plain(&said), "{said}");
+    assert_eq!(cluster.read("jobs/4242.state"), "COMPLETING");
+    let comment = cluster.read("jobs/4242.comment");
+    assert!(
+        comment.starts_with("gpu-reaper: cancelled 20") && comment.contains("hung on 1 GPUs"),
+        "{comment}"
+    );
+    assert!(comment.ends_with("ask: gpu-reaper-hc --explain 4242") && plain(&comment), "{comment}");
+    let changes: Vec<String> =
+        cluster.calls().into_iter().filter(|c| c.contains(" update ") || c.starts_with("scancel")).collect();
+    let [drain, admin_comment, scancel] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(drain, &format!("scontrol update NodeName=n1 State=DRAIN Reason={reason}"));
+    assert!(admin_comment.starts_with("scontrol update JobId=4240_2 AdminComment="), "{admin_comment}");
+    assert_eq!(scancel, "scancel 4240_2");
+    afterwards(&cluster, &reason);
+}
+
+/// The Epilog came: everything is still there to be read.
+fn afterwards(cluster: &Cluster, reason: &str) {
+    assert_eq!(cluster.node.hook("epilog", "4242", &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
+    assert_eq!(cluster.node.ledger("SELECT closed_how FROM job_run"), "ended");
+    for id in ["4242", "4240_2"] {
+        let told = cluster.node.call(&["--explain", id]);
+        assert_eq!(told.status, Some(15), "{told:?}");
+        for words in ["as it stood then:", "alert ", "drain ", "cancel ", reason] {
+            assert!(told.out.contains(words), "{words}: {}", told.out);
+        }
+        assert!(plain(&told.out), "{told:?}");
+    }
+    let page: Value = serde_json::from_str(&cluster.node.call(&["--explain", "4242", "--json"]).out).unwrap();
+    assert_eq!((&page["schema"], &page["judgement"]), (&1.into(), &"ended".into()));
+    assert_eq!(page["case_file"]["done"], serde_json::json!(["alert", "drain", "cancel"]));
+}
+
+#[test]
+fn a_drain_that_slurm_refuses_is_tried_ever_more_rarely_and_leads_nowhere() {
+    // aws/aws-parallelcluster#2467, radical-cybertools/radical.saga#106 (CT-07): some tools believed in it.
+    let text =
+        include_str!("../../fixtures/scenarios/a-refused-drain-does-not-advance-the-ladder/scenario.yaml");
+    let scenario = Scenario::parse(text).unwrap();
+    let mut stage = Stage::set(&scenario).unwrap();
+    for at_ms in scenario.runs() {
+        stage.run_at(at_ms).unwrap();
+    }
+    let Ok(Answer::Told(told)) = stage.explain(JobId::new(4242).unwrap()) else { panic!("registered") };
+    let of = |verdict| told.actions.iter().filter(move |a| a.verdict == verdict);
+    assert_eq!(of(Verdict::Alert).count(), 1, "one alert, not one a run");
+    assert_eq!(of(Verdict::Cancel).count(), 0);
+    assert!(of(Verdict::Drain).all(|a| a.outcome == Outcome::Failed && a.detail.contains("Invalid user id")));
+    let tried: Vec<i64> = of(Verdict::Drain).map(|a| a.wall.0 / 60_000).collect();
+    let waits: Vec<i64> = tried.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(waits.len() >= 3, "{waits:?}");
+    for (wait, least) in waits.iter().zip([1, 5, 30, 30, 30]) {
+        assert!(*wait >= least && *wait <= least + 1, "after 1, then 5, then every 30 minutes: {waits:?}");
+    }
+}
