@@ -23,6 +23,17 @@ pub struct Killed {
     pub phase: String,
 }
 
+/// How the run before ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// By itself, or nobody knows of one.
+    Ended,
+    /// By itself, without a reading of the GPUs.
+    EndedBlind,
+    /// Early.
+    Killed(Killed),
+}
+
 /// The held lock.
 #[derive(Debug)]
 pub struct RunLock {
@@ -34,13 +45,15 @@ pub struct RunLock {
 /// How an attempt ended.
 #[derive(Debug)]
 pub enum Taken {
-    /// Ours; with what the run before was doing when it was killed, if it was.
-    Ours(RunLock, Option<Killed>),
+    /// Ours; with how the run before ended.
+    Ours(RunLock, Before),
     /// Another run holds it: this one was counted and has nothing to do.
     Busy,
 }
 
 const DONE: &str = "done";
+/// The run ended by itself, and could not read the GPUs.
+const DONE_BLIND: &str = "done-blind";
 const POLL: Duration = Duration::from_millis(20);
 
 /// Makes the node's folder, closed to others: it holds jobs' names and the lock.
@@ -71,11 +84,11 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    let killed = read_mark(&file);
+    let before = read_mark(&file).unwrap_or(Before::Ended);
     let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
     let mut lock = RunLock { file, head, written: 0 };
     lock.phase("start");
-    Ok(Taken::Ours(lock, killed))
+    Ok(Taken::Ours(lock, before))
 }
 
 fn overlap_path(dir: &Path) -> PathBuf {
@@ -100,19 +113,23 @@ pub fn take_overlaps(dir: &Path) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX)
 }
 
-fn read_mark(file: &File) -> Option<Killed> {
+fn read_mark(file: &File) -> Option<Before> {
     let mut text = [0u8; 256];
     let n = file.read_at(&mut text, 0).ok()?;
     let text = std::str::from_utf8(&text[..n]).ok()?;
     let mut words = text.lines().next()?.split(' ');
     let (boot_id, boot, wall, phase) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    (phase != DONE).then_some(())?;
-    Some(Killed {
+    match phase {
+        DONE => return Some(Before::Ended),
+        DONE_BLIND => return Some(Before::EndedBlind),
+        _ => {}
+    }
+    Some(Before::Killed(Killed {
         boot_id: boot_id.to_owned(),
         boot: BootMs(boot.parse().ok()?),
         wall: WallMs(wall.parse().ok()?),
         phase: phase.to_owned(),
-    })
+    }))
 }
 
 impl RunLock {
@@ -126,9 +143,9 @@ impl RunLock {
         let _ = self.file.write_all_at(line.as_bytes(), 0);
     }
 
-    /// The run ended by itself.
-    pub fn finish(mut self) {
-        self.phase(DONE);
+    /// The run ended by itself; `blind`: without a reading of the GPUs.
+    pub fn finish(mut self, blind: bool) {
+        self.phase(if blind { DONE_BLIND } else { DONE });
     }
 }
 
@@ -142,7 +159,8 @@ mod tests {
 
     fn ours(taken: Taken) -> (RunLock, Option<Killed>) {
         match taken {
-            Taken::Ours(lock, killed) => (lock, killed),
+            Taken::Ours(lock, Before::Killed(killed)) => (lock, Some(killed)),
+            Taken::Ours(lock, _) => (lock, None),
             Taken::Busy => panic!("busy"),
         }
     }
@@ -160,7 +178,7 @@ mod tests {
         let (lock, before) = ours(take(dir.path(), Duration::ZERO, &now(9)).unwrap());
         let before = before.unwrap();
         assert_eq!((before.phase.as_str(), before.boot), ("act", BootMs(5)));
-        lock.finish();
+        lock.finish(false);
         let (_lock, before) = ours(take(dir.path(), Duration::ZERO, &now(12)).unwrap());
         assert_eq!(before, None);
     }

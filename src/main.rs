@@ -175,6 +175,13 @@ fn hook(
         Err(errors) => (config::defaults(), vec![in_short(&errors), "the defaults were used".to_owned()]),
     };
     let done = place(common, &config).and_then(|place| {
+        // A CPU node's CPU job: nothing to register, no ledger to begin.
+        if prolog::process_env("SLURM_JOB_GPUS").is_none() && nothing_to_look_at(&config, &place) {
+            return prolog::job_id(&prolog::process_env).map(|job| Done {
+                words: format!("job {job} holds no GPU, nor has this node one"),
+                notes: vec![],
+            });
+        }
         let now = host::now()?;
         act(&config, &place, &slurm(&config, &place), &now)
     });

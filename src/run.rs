@@ -10,7 +10,7 @@ pub mod snapshot;
 
 use crate::config::Config;
 use crate::ledger::{Ledger, LedgerError, Opening};
-use crate::lock::{self, Killed, RunLock, Taken};
+use crate::lock::{self, Before, RunLock, Taken};
 use crate::model::{Cadence, Now};
 use crate::place::Place;
 use crate::reading::Reading;
@@ -122,25 +122,22 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     let dir = &setting.place.dir;
     let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
     crate::lock::prepare_folder(dir).map_err(state)?;
-    let (mut lock, killed) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
-        Taken::Ours(lock, killed) => (lock, killed.filter(|k| k.boot_id == setting.now.boot_id)),
+    let (mut lock, before) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
+        Taken::Ours(lock, before) => (lock, before),
         Taken::Busy => return Ok(Ended::Overlapped),
     };
-    if let Some(killed) = &killed {
-        tracing::warn!("the run before this one was killed in its phase `{}`; it is recorded", killed.phase);
-    }
-    let line = under_lock(setting, eyes, &mut lock, killed);
+    let line = under_lock(setting, eyes, &mut lock, before);
     // A run that could not do its work has said so: only a killed one leaves its phase behind.
-    lock.finish();
-    line.map(Ended::Ran)
+    lock.finish(matches!(&line, Ok((_, blind)) if *blind));
+    line.map(|(line, _)| Ended::Ran(line))
 }
 
 fn under_lock(
     setting: &Setting,
     eyes: &mut dyn Eyes,
     lock: &mut RunLock,
-    killed: Option<Killed>,
-) -> Result<String, Trouble> {
+    before: Before,
+) -> Result<(String, bool), Trouble> {
     eyes.start();
     lock.phase("ledger");
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
@@ -149,7 +146,8 @@ fn under_lock(
     lock.phase("observe");
     let snapshot = snapshot::take(setting, eyes, books, &mut ledger)?;
     lock.phase("remember");
-    let run = snapshot.append(setting, &mut ledger, killed)?;
+    let run = snapshot.append(setting, &mut ledger, &before)?;
+    snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
     lock.phase("judge");
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
@@ -157,5 +155,5 @@ fn under_lock(
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
-    Ok(cases::summary(&snapshot, &cases, &ledger))
+    Ok((cases::summary(&snapshot, &cases, &ledger), snapshot.gpus.measured().is_none()))
 }

@@ -37,6 +37,9 @@ pub fn answer(answer: &Answer, id: &str) -> String {
         Answer::OtherNode(node) => {
             format!("job {id} is known to node {node} of this host: ask with --node {node}\n")
         }
+        Answer::Unknown if id.to_string().contains(['_', '+']) => {
+            format!("job {id} is not known here by this form of its id: give the raw job id (squeue -o %A)\n")
+        }
         Answer::Unknown => {
             format!(
                 "job {id} is not known here: never registered on this node, or before this ledger was begun\n"

@@ -200,6 +200,7 @@ impl Bench<'_> {
             self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
             return spared(Guard::Exemption, format!("exempt by {why}"));
         }
+        self.name_units();
         if let Some(before) = self.before_evidence() {
             return before;
         }
@@ -238,6 +239,13 @@ impl Bench<'_> {
         self.after_evidence(outcome, exempt)
     }
 
+    /// The units by name, for people, also where nothing can be weighed yet.
+    fn name_units(&mut self) {
+        let named =
+            |unit: &UnitRef| UnitAssessment { unit: unit.clone(), level: None, quiet_ms: 0, ended: None };
+        self.units = self.history.units.measured().into_iter().flatten().map(named).collect();
+    }
+
     /// Guards that need no sample: job state and warm-up.
     fn before_evidence(&mut self) -> Option<Judgement> {
         let forbids = self.history.job.details.as_ref().and_then(|d| guard::state_forbids(d.state));
@@ -269,6 +277,7 @@ impl Bench<'_> {
         let quiet: Vec<Stretch> = (0..units.len()).map(|u| series.stretch(u, |l| l != Level::Busy)).collect();
         let dead: Vec<Stretch> =
             (0..units.len()).map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin))).collect();
+        self.units.clear();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
                 unit: unit.clone(),

@@ -101,6 +101,11 @@ impl Case {
 
     /// What only Slurm can say, once a finding makes it matter, or while its last word was that the job does not run.
     fn ask(&mut self, setting: &Setting, ledger: &mut Ledger) -> Result<(), Trouble> {
+        if self.may_be_stale()
+            && let Some(details) = questions::ended(setting, self.job(), ledger)?
+        {
+            return self.end(setting, details, ledger);
+        }
         let not_running = self.job().details.as_ref().is_some_and(|d| d.state != JobState::Running);
         if !self.assessment.wants_details && !not_running {
             return Ok(());
@@ -113,6 +118,13 @@ impl Case {
             self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         }
         Ok(())
+    }
+
+    /// Whether only Slurm can tell this registration from one whose Epilog failed: another job claims a unit of it
+    /// too, or a drain of ours stands for it.
+    fn may_be_stale(&self) -> bool {
+        let drained = |a: &ActionRecord| a.verdict == Verdict::Drain && a.outcome == Outcome::Done;
+        self.history.units == Reading::Absent(Absence::Shared) || self.history.actions.iter().any(drained)
     }
 
     /// Slurm says that the run is over, which it says only after its Epilog: ours never ran here. So this run does

@@ -137,6 +137,16 @@ pub fn details(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<O
     }
 }
 
+/// Whether Slurm says that this run is over; asked again and again, with back-off, while somebody needs to know.
+pub fn ended(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<Option<JobDetails>, Trouble> {
+    let subject = format!("ended {}", job.id.0);
+    if !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(None);
+    }
+    ledger.unanswered(&subject, setting.now)?;
+    Ok(told(setting, job).ok().filter(|details| details.state == JobState::Ended))
+}
+
 fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
     let id = job.registration.job;
     let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {

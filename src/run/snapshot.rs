@@ -4,6 +4,7 @@ use super::eyes::{Eyes, Resident};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
 use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
+use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work;
@@ -142,13 +143,48 @@ impl Snapshot {
         units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
     }
 
-    /// Remembers it all, in one transaction. `killed`: the run before, of this boot, if it was.
-    pub fn append(
+    /// Says once that the GPUs cannot be read, and once that they can again: a fault of the collector, nobody's
+    /// idleness. Whether the last run could read them is in the lock file, so that a healthy run asks nothing.
+    pub fn tell_blindness(
         &self,
         setting: &Setting,
+        run: RunId,
+        before: &Before,
         ledger: &mut Ledger,
-        killed: Option<crate::lock::Killed>,
-    ) -> Result<RunId, Trouble> {
+    ) -> Result<(), Trouble> {
+        const KIND: &str = "collector";
+        match &self.gpus {
+            Reading::Absent(why) => {
+                if ledger.fault_seen(KIND, "gpus", why.words(), run, setting.now)? {
+                    tracing::warn!(
+                        "the GPUs cannot be read: {}; nothing is judged until they can",
+                        why.words()
+                    );
+                }
+            }
+            Reading::Measured(_) if *before != Before::Ended => {
+                for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND) {
+                    ledger.fault_gone(fault.id, setting.now)?;
+                    tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
+                }
+            }
+            Reading::Measured(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Remembers it all, in one transaction; a killed run of this boot before it too.
+    pub fn append(&self, setting: &Setting, ledger: &mut Ledger, before: &Before) -> Result<RunId, Trouble> {
+        let killed = match before {
+            Before::Killed(k) if k.boot_id == setting.now.boot_id => {
+                tracing::warn!(
+                    "the run before this one was killed in its phase `{}`; it is recorded",
+                    k.phase
+                );
+                Some(Killed { phase: k.phase.clone(), boot: k.boot, wall: k.wall })
+            }
+            _ => None,
+        };
         let mut owners = BTreeMap::new();
         for (job, units) in &self.held {
             for unit in units.measured().into_iter().flatten() {
@@ -178,7 +214,7 @@ impl Snapshot {
         };
         Ok(ledger.append(&NewRun {
             now: setting.now,
-            killed: killed.map(|k| Killed { phase: k.phase, boot: k.boot, wall: k.wall }),
+            killed,
             overlapped: crate::lock::take_overlaps(&setting.place.dir),
             gpus: self.gpus.as_ref(),
             owners: &owners,

@@ -165,6 +165,7 @@ fn a_broken_configuration_fails_no_hook_and_says_all_on_one_line() {
                 .arg(which)
                 .env("GPU_REAPER_CONFIG", file.path())
                 .env("SLURM_JOB_ID", "7")
+                .env("SLURM_JOB_GPUS", "0")
                 .env("SLURMD_NODENAME", "n1");
             let said = said(&mut command);
             assert_eq!((said.status, said.out.as_str()), (Some(0), "n1\n"), "{which} {text:?}: {said:?}");

@@ -49,7 +49,13 @@ impl Node {
     }
 
     fn configure(&self, config: &str) {
-        let text = format!("state_dir: {}\n{config}", self.state_dir().display());
+        let slurm = match config.contains("slurm:") {
+            true => String::new(),
+            false => format!("slurm: {{ conf: {} }}\n", self.path("etc/slurm.conf").display()),
+        };
+        fs::create_dir_all(self.path("etc")).unwrap();
+        fs::write(self.path("etc/gres.conf"), "AutoDetect=nvml\nName=gpu\n").unwrap();
+        let text = format!("state_dir: {}\n{slurm}{config}", self.state_dir().display());
         fs::write(self.path("config.yaml"), text).unwrap();
     }
 

@@ -216,3 +216,35 @@ fn a_command_that_never_answers_is_left_behind_and_the_run_ends_well() {
     // PrincetonUniversity/jobstats#26, NVIDIA/deepops#919 (CT-09): absent means unavailable, not a crash.
     assert!(run.err.contains("squeue: not run: "), "{run:?}");
 }
+
+#[test]
+fn gpus_that_cannot_be_read_are_told_once_and_once_more_when_they_can() {
+    // WickedLukas/nvidia-tuner#5 (NR-15), Azure/az-hop#269 (NR-16): one alert, no verdict, no idleness.
+    let driver = FakeNvml::new("nvmlInit_v2 ! 18\ngpu 0\nnvmlDeviceGetUUID = GPU-0\n");
+    let node = Node::new(&format!("gpu: {{ library: {} }}\n", driver.library().display()));
+    let told =
+        |said: Said| said.err.lines().filter(|l| l.contains("WARN")).map(str::to_owned).collect::<Vec<_>>();
+    let first = told(node.health_check());
+    assert!(first.len() == 1 && first[0].contains("driver and library versions differ"), "{first:?}");
+    for _ in 0..3 {
+        assert_eq!(told(node.health_check()), [""; 0], "not again");
+    }
+    driver.play("gpu 0\nnvmlDeviceGetUUID = GPU-0\n");
+    let again = told(node.health_check());
+    assert!(again.len() == 1 && again[0].contains("can be read again"), "{again:?}");
+    assert_eq!(told(node.health_check()), [""; 0]);
+}
+
+#[test]
+fn a_cpu_job_on_a_node_without_gpus_leaves_no_ledger() {
+    let node = Node::new("");
+    if std::fs::read_to_string("/proc/bus/pci/devices").is_ok_and(|list| list.contains("10de")) {
+        eprintln!("SKIPPED: this machine has an NVIDIA device");
+        return;
+    }
+    for which in ["prolog", "epilog"] {
+        assert_eq!(node.hook(which, "7", &[]).status, Some(0));
+    }
+    assert_eq!(node.health_check().status, Some(0));
+    assert!(!node.state_dir().exists());
+}
