@@ -60,7 +60,7 @@ fn an_unusable_configuration_judges_nothing_and_leaves_nothing() {
     }
     let mut left: Vec<_> = fs::read_dir(node.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["config.yaml", "etc"], "no file named `~`, no state");
+    assert_eq!(left, ["config.yaml", "site"], "no file named `~`, no state");
 }
 
 /// What the older daemon asked of nvidia-smi, answered for two GPUs.

@@ -51,10 +51,10 @@ impl Node {
     fn configure(&self, config: &str) {
         let slurm = match config.contains("slurm:") {
             true => String::new(),
-            false => format!("slurm: {{ conf: {} }}\n", self.path("etc/slurm.conf").display()),
+            false => format!("slurm: {{ conf: {} }}\n", self.path("site/slurm.conf").display()),
         };
-        fs::create_dir_all(self.path("etc")).unwrap();
-        fs::write(self.path("etc/gres.conf"), "AutoDetect=nvml\nName=gpu\n").unwrap();
+        fs::create_dir_all(self.path("site")).unwrap();
+        fs::write(self.path("site/gres.conf"), "AutoDetect=nvml\nName=gpu\n").unwrap();
         let text = format!("state_dir: {}\n{slurm}{config}", self.state_dir().display());
         fs::write(self.path("config.yaml"), text).unwrap();
     }
