@@ -19,6 +19,7 @@ scenarios![
     "a-completing-job-is-the-nodes-trouble",
     "a-cpu-phase-is-not-a-hang",
     "a-driver-upgrade-under-a-running-job-is-a-gap",
+    "a-failed-epilog-heals-by-itself",
     "a-gpu-with-two-holders-is-nobodys",
     "a-hole-in-the-samples-begins-a-new-window",
     "a-hole-that-energy-proves-idle-only-stops-the-clock",

@@ -108,6 +108,9 @@ pub struct Job {
     /// Whether a Prolog registered it.
     #[serde(default = "yes")]
     pub prolog: bool,
+    /// Whether its Epilog reached the ledger.
+    #[serde(default = "yes")]
+    pub epilog: bool,
 }
 
 fn ada() -> String {

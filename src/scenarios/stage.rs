@@ -161,6 +161,9 @@ impl<'a> Stage<'a> {
             Happening::Starts(job) => self.start(at_ms, job, &cluster),
             Happening::Ends(job) => {
                 write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETING")?;
+                if !job.epilog {
+                    return write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETED");
+                }
                 let env = environment(self.scenario, job);
                 epilog::run(&self.config, &self.place, &self.slurm, &Stage::now_at(at_ms), &env)?;
                 write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETED")
