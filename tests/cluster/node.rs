@@ -96,7 +96,8 @@ impl Node {
         fs::create_dir_all(&old).expect("a folder for earlier state");
         // A run that still writes keeps its open files; it cannot reach the new ledger.
         let _ = fs::rename(node.state(), old.join(&node.name));
-        fs::copy(&node.lab.library, node.folder("gpu").join("libnvidia-ml.so.1")).expect("the stand-in library");
+        fs::copy(&node.lab.library, node.folder("gpu").join("libnvidia-ml.so.1"))
+            .expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
         for dir in ["prolog.d", "epilog.d"] {
