@@ -2,6 +2,7 @@
 //! there is no journal. A wedged journald can never hang a run: its socket is probed without blocking first.
 
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use tracing_subscriber::layer::SubscriberExt;
@@ -16,6 +17,24 @@ fn takes_datagrams(socket: &Path) -> bool {
         return false;
     };
     probe.set_nonblocking(true).is_ok() && probe.send_to(&[], socket).is_ok()
+}
+
+/// tracing-journald keeps its socket to itself, and it blocks: a journald that stops reading in mid-run would hold
+/// the run at its next event. Of the few descriptors there are at this moment, those that are datagram sockets are
+/// set not to wait; an event that finds the queue full is lost, the ledger has it all the same.
+fn never_wait_for_datagrams(descriptors: Range<libc::c_int>) {
+    for fd in descriptors {
+        let mut kind: libc::c_int = 0;
+        let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: both pointers live through the call; a descriptor that is not open or no socket is an error.
+        let asked = unsafe {
+            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &mut size)
+        };
+        if asked == 0 && kind == libc::SOCK_DGRAM {
+            // SAFETY: sets a flag of an open descriptor.
+            unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+        }
+    }
 }
 
 /// Standard error whose every failure is ignored: under slurmd it may be a pipe without a reader.
@@ -40,6 +59,7 @@ pub fn init() {
         let layer = layer
             .with_syslog_identifier("gpu-reaper-hc".to_owned())
             .with_field_prefix(Some("GPU_REAPER".to_owned()));
+        never_wait_for_datagrams(3..32);
         let _ = tracing_subscriber::registry().with(layer).try_init();
         return;
     }
@@ -54,6 +74,7 @@ pub fn init() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn no_journal_and_a_journal_that_nobody_reads_are_told_without_waiting() {
@@ -64,6 +85,12 @@ mod tests {
         let unread = UnixDatagram::bind(&socket).unwrap();
         let taken = (0..10_000).take_while(|_| takes_datagrams(&socket)).count();
         assert!(taken > 0 && taken < 10_000, "the queue of an unread socket fills: {taken}");
+        // The same from inside: a socket that blocks by birth is made not to.
+        let blocking = UnixDatagram::unbound().unwrap();
+        blocking.connect(&socket).unwrap();
+        let fd = blocking.as_raw_fd();
+        never_wait_for_datagrams(fd..fd + 1);
+        assert_eq!(blocking.send(b"x").unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(unread);
         assert!(!takes_datagrams(&socket));
     }
