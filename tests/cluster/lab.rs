@@ -43,17 +43,35 @@ static LAB: OnceLock<Result<Lab, NoLab>> = OnceLock::new();
 /// A failed test leaves the lab's folder for a look.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
+/// The right to one node; given back when dropped.
+pub struct Place {
+    /// The lab.
+    pub lab: &'static Lab,
+    /// Which node, from 0.
+    pub index: usize,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        FAILED.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+        self.lab.free.lock().unwrap_or_else(|e| e.into_inner()).push(self.index);
+        self.lab.given_back.notify_all();
+    }
+}
+
 /// One node with this configuration and a new ledger, for this test alone. `None`: no lab can be had here.
 pub fn lease(settings: &Settings) -> Option<Node> {
-    let lab = shared()?;
-    let index = lab.take(1)[0];
-    Some(Node::prepare(lab, index, settings))
+    lease_some(1, settings)?.pop()
 }
 
 /// All nodes at once, for a test that stops slurmctld or counts what it is asked.
 pub fn lease_all(settings: &Settings) -> Option<Vec<Node>> {
-    let lab = shared()?;
-    Some(lab.take(NODES).into_iter().map(|index| Node::prepare(lab, index, settings)).collect())
+    lease_some(NODES, settings)
+}
+
+fn lease_some(count: usize, settings: &Settings) -> Option<Vec<Node>> {
+    let places = shared()?.take(count);
+    Some(places.into_iter().map(|place| Node::prepare(place, settings)).collect())
 }
 
 fn shared() -> Option<&'static Lab> {
@@ -138,19 +156,12 @@ extern "C" fn tear_down() {
 }
 
 impl Lab {
-    fn take(&self, count: usize) -> Vec<usize> {
+    fn take(&'static self, count: usize) -> Vec<Place> {
         let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
         while free.len() < count {
             free = self.given_back.wait(free).unwrap_or_else(|e| e.into_inner());
         }
-        free.drain(..count).collect()
-    }
-
-    /// A node's test is over.
-    pub fn give_back(&self, index: usize, failed: bool) {
-        FAILED.fetch_or(failed, Ordering::Relaxed);
-        self.free.lock().unwrap_or_else(|e| e.into_inner()).push(index);
-        self.given_back.notify_all();
+        free.drain(..count).map(|index| Place { lab: self, index }).collect()
     }
 
     /// slurm-lab itself.

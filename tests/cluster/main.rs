@@ -6,6 +6,8 @@
 //! Needs root and mount namespaces; elsewhere the tests say so and pass, unless GPU_REAPER_REQUIRE_CLUSTER=1.
 //! GPU_REAPER_PROGRAM names another build to test; GPU_REAPER_SUITE another Debian suite, hence Slurm version.
 
+#[path = "../common/fake_nvml.rs"]
+mod fake_nvml;
 mod lab;
 mod ledger;
 mod node;

@@ -1,7 +1,7 @@
 //! One node of the lab, on lease: its configuration and GPUs, its jobs, what Slurm and the ledger say of it.
 //! Given back clean: no job, no drain, no configuration.
 
-use super::lab::{Lab, comes_to_be};
+use super::lab::{Lab, Place, comes_to_be};
 use super::ledger::Ledger;
 use super::settings::Settings;
 use super::stand_in::{Gpus, Look};
@@ -21,8 +21,8 @@ pub struct Node {
     pub name: String,
     /// The lab it is a part of.
     pub lab: &'static Lab,
-    index: usize,
     gpus: RefCell<Gpus>,
+    _place: Place,
 }
 
 /// A running job of a node.
@@ -57,9 +57,9 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// In service, no drain, no job.
+    /// In service, no drain, no job. A Reason may be left over: from 24.11 on, Slurm keeps it when a drain is lifted.
     pub fn is_unused(&self) -> bool {
-        self.sinfo == "up none" && self.squeue.is_empty()
+        self.sinfo.starts_with("up ") && self.squeue.is_empty()
     }
 }
 
@@ -84,19 +84,20 @@ fn executable(path: &Path, text: impl AsRef<[u8]>) {
 
 impl Node {
     /// A clean node with a new ledger, free GPUs, both hooks and this configuration.
-    pub fn prepare(lab: &'static Lab, index: usize, settings: &Settings) -> Node {
+    pub fn prepare(place: Place, settings: &Settings) -> Node {
         let node = Node {
-            name: format!("node{}", index + 1),
-            lab,
-            index,
-            gpus: RefCell::new(Gpus::new(index, now_us())),
+            name: format!("node{}", place.index + 1),
+            lab: place.lab,
+            gpus: RefCell::new(Gpus::new(place.index, now_us())),
+            _place: place,
         };
         node.wait_until("the node is idle", || node.standing().is_unused());
         let old = node.folder("state.of-earlier-tests").join(format!("{}", now_us()));
         fs::create_dir_all(&old).expect("a folder for earlier state");
         // A run that still writes keeps its open files; it cannot reach the new ledger.
         let _ = fs::rename(node.state(), old.join(&node.name));
-        fs::copy(&lab.library, node.folder("gpu").join("libnvidia-ml.so.1")).expect("the stand-in library");
+        fs::copy(&node.lab.library, node.folder("gpu").join("libnvidia-ml.so.1"))
+            .expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
         for dir in ["prolog.d", "epilog.d"] {
@@ -312,11 +313,9 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let failed = std::thread::panicking();
-        if failed {
+        if std::thread::panicking() {
             eprintln!("{}", self.story());
         }
         self.clean_up();
-        self.lab.give_back(self.index, failed);
     }
 }

@@ -32,7 +32,7 @@ impl Settings {
         let Settings { mode, warmup, deadline, exempt_users } = self;
         format!(
             "mode: {mode}
-gpu: {{ library: /usr/local/lib/stand-in/libnvidia-ml.so.1, deadline: {deadline} }}
+gpu: {{ library: /var/lib/stand-in/libnvidia-ml.so.1, deadline: {deadline} }}
 thresholds:
   window: 12s
   warmup: {warmup}
