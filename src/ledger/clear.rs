@@ -48,8 +48,9 @@ pub struct Cleared {
 }
 
 impl Ledger {
-    /// The job run that an Epilog is about: the one with that restart count, or the latest, on this boot,
-    /// whether open or closed by a requeue.
+    /// The job run that an Epilog is about: the latest of this boot up to that restart count that has not been
+    /// cleared, whether open or closed by a requeue. The Epilog of a run that is requeued already says the
+    /// count of the next one (measured with Slurm 22.05 and 24.11).
     pub fn ending_run(
         &self,
         job: JobId,
@@ -57,7 +58,7 @@ impl Ledger {
         now: &Now,
     ) -> Result<Option<JobRun>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "job_id = ?1 AND boot_id = ?2 AND (?3 IS NULL OR restart = ?3)
+            let condition = "job_id = ?1 AND boot_id = ?2 AND (?3 IS NULL OR restart <= ?3)
                 AND closed_how IS NOT 'ended' ORDER BY j.id DESC LIMIT 1";
             let found = records(conn, condition, (number(job), &now.boot_id, restart))?;
             Ok(found.into_iter().next().map(|record| record.run))
@@ -66,8 +67,9 @@ impl Ledger {
 
     /// Clears a job run: its registration is closed, so that the policy sees nothing of it any more; its
     /// samples become archived ones (if `archive`) or go away; a tombstone keeps it from being discovered
-    /// again. An unregistered run leaves just the tombstone; if its restart count is not known either, one
-    /// for all runs of that job, until a Prolog says otherwise. `case` is kept if the run had a finding or an
+    /// again. An unregistered run leaves just the tombstone: for the run before that restart count, since this
+    /// count may be the next run's; if none is known, one for all runs of that job, until a Prolog says
+    /// otherwise. `case` is kept if the run had a finding or an
     /// action.
     pub fn clear(
         &mut self,
@@ -82,13 +84,14 @@ impl Ledger {
             let found: Option<(i64, u32, i64)> = tx
                 .query_row(
                     "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2
-                     AND (?3 IS NULL OR restart = ?3) AND closed_how IS NOT 'ended'
+                     AND (?3 IS NULL OR restart <= ?3) AND closed_how IS NOT 'ended'
                      ORDER BY id DESC LIMIT 1",
                     (boot, number(job), restart),
                     |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
                 )
                 .optional()?;
-            let ended = found.map(|(_, restart, _)| restart).or(restart).unwrap_or(u32::MAX);
+            let unregistered = restart.map_or(u32::MAX, |count| count.saturating_sub(1));
+            let ended = found.map_or(unregistered, |(_, restart, _)| restart);
             let id = found.map(|(id, ..)| id);
             tx.execute(
                 "INSERT OR REPLACE INTO ended VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -209,6 +212,25 @@ mod tests {
         assert_eq!(count(&ledger, "sample"), 12, "the archived ones stay");
         assert_eq!(count(&ledger, &format!("proc WHERE job_run = {}", b.0)), 12);
         assert_eq!(ledger.find_runs(job(1)).unwrap()[0].life, Life::Ended(at(5).wall));
+    }
+
+    #[test]
+    fn the_epilog_of_a_requeued_run_says_the_next_count_and_clears_its_own() {
+        // Measured with Slurm 22.05.8 and 24.11.5: restart 0 ends with SLURM_JOB_RESTART_COUNT=1. After it,
+        // Slurm 22.05 may start restart 1 without a Prolog.
+        for registered in [true, false] {
+            let (_dir, mut ledger) = fresh();
+            if registered {
+                ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
+            }
+            let cleared = ledger.clear(job(1), Some(1), &at(5), true, None).unwrap();
+            assert_eq!(cleared.job_run.is_some(), registered);
+            assert_eq!(ledger.open_runs(BOOT).unwrap(), []);
+            let ended = registration(1, 0, RegisteredBy::Discovery);
+            assert!(ledger.register(&at(6), &ended).is_err(), "what ended stays ended");
+            let next = ledger.register(&at(6), &registration(1, 1, RegisteredBy::Discovery)).unwrap();
+            assert_eq!(ledger.ending_run(job(1), Some(1), &at(7)).unwrap().unwrap().id, next);
+        }
     }
 
     #[test]
