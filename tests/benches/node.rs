@@ -132,7 +132,6 @@ pub fn build_stand_in(library: &Path) -> io::Result<()> {
 /// ring.
 pub fn busy_driver() -> String {
     let pid = std::process::id();
-    let ring: String = (1..=72).rev().map(|i| format!(" {}:{}", i * 167_000, 90 + i % 10)).collect();
     let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
                     nvmlSystemGetCudaDriverVersion = 13000\n"
         .to_string();
@@ -162,8 +161,8 @@ pub fn busy_driver() -> String {
   nvmlDeviceGetGraphicsRunningProcesses_v3 = ok
   nvmlDeviceGetMPSComputeRunningProcesses_v3 = ok
   nvmlDeviceGetMigMode = 0 0
-  sample 1 ={ring}
-  sample 2 ={ring}
+  sample 1 = 167000:99*72
+  sample 2 = 167000:93*72
   proc compute = {pid} 75000000000
 ",
             uuid(gpu),
