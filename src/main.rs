@@ -23,6 +23,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// By so much the heap grows at once; it is paid for only as it is used.
+const HEAP_STEP_BYTES: libc::c_int = 1 << 20;
+
 #[link(name = "gcc_eh", kind = "static")]
 unsafe extern "C" {}
 
@@ -32,9 +35,14 @@ extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) 
     if !hold_standard_descriptors() {
         return 1;
     }
-    // A reader that went away is an error to be looked at, not a death.
-    // SAFETY: sets a disposition, before there is a second thread.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+    // A reader that went away is an error to be looked at, not a death. And memory once got is kept: a heap that
+    // shrinks and grows with each statement pays for its pages every time.
+    // SAFETY: sets a disposition and two numbers, before there is a second thread.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_STEP_BYTES * 64);
+        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+    }
     std::process::exit(i32::from(answer()))
 }
 
@@ -163,7 +171,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     let source = match gpu.source {
         GpuSourceKind::Simulator => {
             let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
-            return run::run(setting, &mut eyes).map_err(|t| t.to_string());
+            return run::run_last(setting, &mut eyes).map_err(|t| t.to_string());
         }
         GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
         GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
@@ -174,7 +182,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     };
     let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
-    run::run(setting, &mut eyes).map_err(|t| t.to_string())
+    run::run_last(setting, &mut eyes).map_err(|t| t.to_string())
 }
 
 /// Where nvidia-smi lies; slurmd gives no PATH.

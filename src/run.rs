@@ -120,12 +120,24 @@ impl std::fmt::Display for Trouble {
 
 /// One health-check run.
 pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
+    with_ledger(setting, eyes).map(|(ended, _ledger)| ended)
+}
+
+/// The only run of a process that ends with it. Its ledger is left open: every transaction is over and every lock
+/// free, and to give back memory that the kernel takes anyway would be a twentieth of the run.
+pub fn run_last(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
+    let (ended, ledger) = with_ledger(setting, eyes)?;
+    std::mem::forget(ledger);
+    Ok(ended)
+}
+
+fn with_ledger(setting: &Setting, eyes: &mut dyn Eyes) -> Result<(Ended, Option<Ledger>), Trouble> {
     let dir = &setting.place.dir;
     let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
     crate::lock::prepare_folder(dir).map_err(state)?;
     let (mut lock, killed) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
         Taken::Ours(lock, killed) => (lock, killed),
-        Taken::Busy => return Ok(Ended::Overlapped),
+        Taken::Busy => return Ok((Ended::Overlapped, None)),
     };
     eyes.start();
     lock.phase("ledger");
@@ -145,5 +157,5 @@ pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
     let line = cases::summary(&snapshot, &cases, &ledger);
     lock.finish();
-    Ok(Ended::Ran(line))
+    Ok((Ended::Ran(line), Some(ledger)))
 }

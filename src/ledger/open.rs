@@ -7,6 +7,7 @@ use crate::model::Now;
 use crate::units::{BootMs, NodeName, WallMs};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, FileControl, OpenFlags};
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -51,7 +52,15 @@ pub(super) fn open(dir: &Path, node: &NodeName, now: &Now, opening: Opening) -> 
         let text = format_args!("it belongs to node `{owner}`, this is `{node}`; it was left as it is");
         return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
     }
-    Ok(Ledger { conn, path, node: owner, created, opened: Some((now.clone(), opening)), notes })
+    Ok(Ledger {
+        conn,
+        path,
+        node: owner,
+        created,
+        opened: Some((now.clone(), opening)),
+        notes,
+        boot: RefCell::default(),
+    })
 }
 
 pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, LedgerError> {
@@ -65,7 +74,7 @@ pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, Ledge
         return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
     }
     let (node, created) = meta(&conn, &path)?;
-    Ok(Ledger { conn, path, node, created, opened: None, notes: Vec::new() })
+    Ok(Ledger { conn, path, node, created, opened: None, notes: Vec::new(), boot: RefCell::default() })
 }
 
 /// SQLITE_OPEN_NOFOLLOW refuses a link anywhere in the path, and `/var` is one on some systems: the folder's
@@ -220,6 +229,7 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
     };
     let (conn, (_, created)) = connect(&ledger.path, &ledger.node, &now, opening)?;
     ledger.conn = conn;
+    ledger.boot = RefCell::default();
     ledger.created = created;
     ledger.notes.push(note);
     Ok(())
