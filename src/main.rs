@@ -37,11 +37,12 @@ extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) 
     }
     // A reader that went away is an error to be looked at, not a death. And memory once got is kept: a heap that
     // shrinks and grows with each statement pays for its pages every time.
-    // SAFETY: sets a disposition and two numbers, before there is a second thread.
+    // SAFETY: sets a disposition and three numbers, before there is a second thread.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_STEP_BYTES * 64);
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_STEP_BYTES);
     }
     std::process::exit(i32::from(answer()))
 }
