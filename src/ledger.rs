@@ -51,6 +51,7 @@ pub use replay::JobAsked;
 use crate::model::Now;
 use crate::units::{BootMs, NodeName, WallMs};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
+use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -85,6 +86,8 @@ pub struct Ledger {
     created: Created,
     opened: Option<(Now, Opening)>,
     notes: Vec<String>,
+    /// The boot that was last looked for, once it has had its first run: that never changes again.
+    boot: RefCell<Option<(String, Boot)>>,
 }
 
 impl Ledger {
@@ -174,6 +177,19 @@ impl Ledger {
         done
     }
 
+    /// The row of a boot.
+    fn boot(&self, boot_id: &str) -> rusqlite::Result<Option<Boot>> {
+        if let Some((id, boot)) = &*self.boot.borrow()
+            && id == boot_id
+        {
+            return Ok(Some(*boot));
+        }
+        let found = boot_row(&self.conn, boot_id)?;
+        let lasting = found.filter(|boot| boot.first_run.is_some());
+        *self.boot.borrow_mut() = lasting.map(|boot| (boot_id.to_owned(), boot));
+        Ok(found)
+    }
+
     fn read<T>(
         &self,
         doing: &'static str,
@@ -198,7 +214,7 @@ fn transaction<T>(
 }
 
 /// The row of a boot. Never deleted: there are as many as there were boots.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Boot {
     id: i64,
     /// Its first health-check run, once there was one.

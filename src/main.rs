@@ -1,5 +1,10 @@
 //! The door: reads the clock once, finds out what is asked, and lets the story begin. Cheap answers come first, the
 //! world later; a hook never exits non-zero, whatever is broken.
+//!
+//! It is the C library's `main` and not std's, and holds the unwinder in itself. What std does before `main`
+//! (it reads /proc/self/maps to word a stack overflow) and loading libgcc_s cost each a tenth of
+//! `bash -c true`, in every run on every node. What of std's start is needed is done here.
+#![no_main]
 
 use clap::Parser;
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
@@ -17,10 +22,42 @@ use gpu_reaper_hc::slurm::{Site, Slurm};
 use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn main() -> ExitCode {
+/// By so much the heap grows at once; it is paid for only as it is used.
+const HEAP_STEP_BYTES: libc::c_int = 1 << 20;
+
+#[link(name = "gcc_eh", kind = "static")]
+unsafe extern "C" {}
+
+/// What the C library starts. Ends through std, which writes out what is still buffered.
+#[unsafe(no_mangle)]
+extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) -> libc::c_int {
+    if !hold_standard_descriptors() {
+        return 1;
+    }
+    // A reader that went away is an error to be looked at, not a death. And memory once got is kept: a heap that
+    // shrinks and grows with each statement pays for its pages every time.
+    // SAFETY: sets a disposition and three numbers, before there is a second thread.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_STEP_BYTES * 64);
+        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_STEP_BYTES);
+    }
+    std::process::exit(i32::from(answer()))
+}
+
+/// No file of ours may become standard error: a line for people would be written into it.
+fn hold_standard_descriptors() -> bool {
+    // SAFETY: plain system calls; what is opened here is kept until the end.
+    (0..=2).all(|fd| unsafe {
+        libc::fcntl(fd, libc::F_GETFD) != -1 || libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) == fd
+    })
+}
+
+/// Does what is asked and gives the exit status.
+fn answer() -> u8 {
     let cli = Cli::parse();
     let started = Instant::now();
     match (&cli.command, &cli.explain) {
@@ -83,26 +120,26 @@ fn slurm(config: &Config, place: &Place) -> Slurm {
 }
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
-fn health_check(common: &Common, started: Instant) -> ExitCode {
+fn health_check(common: &Common, started: Instant) -> u8 {
     let Some(config) = load_or_complain(common, "nothing was judged or done") else {
-        return ExitCode::from(1);
+        return 1;
     };
     let place = match place(common, &config) {
         Ok(place) => place,
         Err(why) => {
             complain(&format!("{why}; nothing was judged or done"));
-            return ExitCode::from(1);
+            return 1;
         }
     };
     if nothing_to_look_at(&config, &place) {
-        return ExitCode::SUCCESS;
+        return 0;
     }
     host::alarm(config.deadline);
     let now = match host::now() {
         Ok(now) => now,
         Err(why) => {
             complain(&format!("{why}; nothing was judged or done"));
-            return ExitCode::from(1);
+            return 1;
         }
     };
     deliver::journal::init();
@@ -120,12 +157,12 @@ fn health_check(common: &Common, started: Instant) -> ExitCode {
     match look_and_run(&setting) {
         Ok(Ended::Ran(line)) => {
             tracing::info!("{line}");
-            ExitCode::SUCCESS
+            0
         }
-        Ok(Ended::Overlapped) => ExitCode::SUCCESS,
+        Ok(Ended::Overlapped) => 0,
         Err(why) => {
             complain(&why);
-            ExitCode::from(1)
+            1
         }
     }
 }
@@ -135,7 +172,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     let source = match gpu.source {
         GpuSourceKind::Simulator => {
             let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
-            return run::run(setting, &mut eyes).map_err(|t| t.to_string());
+            return run::run_last(setting, &mut eyes).map_err(|t| t.to_string());
         }
         GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
         GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
@@ -146,7 +183,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     };
     let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
-    run::run(setting, &mut eyes).map_err(|t| t.to_string())
+    run::run_last(setting, &mut eyes).map_err(|t| t.to_string())
 }
 
 /// Where nvidia-smi lies; slurmd gives no PATH.
@@ -168,7 +205,7 @@ fn hook(
     common: &Common,
     which: &str,
     act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<Done, String>,
-) -> ExitCode {
+) -> u8 {
     // Registering and clearing hurt nobody: under the defaults they still reach the usual state folder.
     let (config, mut trouble) = match load(common) {
         Ok(config) => (config, Vec::new()),
@@ -200,7 +237,7 @@ fn hook(
         // slurmd does not log what a hook that ends well has said.
         deliver::journal::tell(&line);
     }
-    ExitCode::SUCCESS
+    0
 }
 
 /// The first error of a configuration, and how many there are: a hook has one line.
@@ -212,10 +249,10 @@ fn in_short(errors: &[ConfigError]) -> String {
     }
 }
 
-fn explain_job(common: &Common, job: &str) -> ExitCode {
+fn explain_job(common: &Common, job: &str) -> u8 {
     const UNREADABLE: u8 = 17;
     let Some(config) = load_or_complain(common, "nothing was explained") else {
-        return ExitCode::from(UNREADABLE);
+        return UNREADABLE;
     };
     let told = place(common, &config).and_then(|place| {
         let now = host::now()?;
@@ -231,19 +268,19 @@ fn explain_job(common: &Common, job: &str) -> ExitCode {
             } else {
                 say(&explain::text::answer(&answer, job));
             }
-            ExitCode::from(answer.exit_status())
+            answer.exit_status()
         }
         Err(why) => {
             complain(&why);
-            ExitCode::from(UNREADABLE)
+            UNREADABLE
         }
     }
 }
 
-fn configuration(common: &Common, what: ConfigCommand) -> ExitCode {
+fn configuration(common: &Common, what: ConfigCommand) -> u8 {
     if what == ConfigCommand::Example {
         say(config::example());
-        return ExitCode::SUCCESS;
+        return 0;
     }
     match load(common) {
         Ok(config) => {
@@ -256,18 +293,18 @@ fn configuration(common: &Common, what: ConfigCommand) -> ExitCode {
                 let file = config.file.as_ref().map_or("defaults".to_owned(), |f| f.display().to_string());
                 say(&format!("ok: {file}\n"));
             }
-            ExitCode::SUCCESS
+            0
         }
         Err(errors) => {
             for error in &errors {
                 complain(&error.to_string());
             }
-            ExitCode::from(1)
+            1
         }
     }
 }
 
-fn play_scenarios(common: &Common) -> ExitCode {
+fn play_scenarios(common: &Common) -> u8 {
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
@@ -275,21 +312,21 @@ fn play_scenarios(common: &Common) -> ExitCode {
             } else {
                 say(&scenarios::table(&verdicts));
             }
-            ExitCode::from(u8::from(verdicts.iter().any(|v| !v.differs.is_empty())))
+            u8::from(verdicts.iter().any(|v| !v.differs.is_empty()))
         }
         Err(why) => {
             complain(&why);
-            ExitCode::from(1)
+            1
         }
     }
 }
 
-fn show_demo() -> ExitCode {
+fn show_demo() -> u8 {
     match demo::play(&mut |text| say(text), demo::PACE) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(why) => {
             complain(&why);
-            ExitCode::from(1)
+            1
         }
     }
 }

@@ -119,17 +119,29 @@ impl std::fmt::Display for Trouble {
 
 /// One health-check run.
 pub fn run(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
+    with_ledger(setting, eyes).map(|(ended, _ledger)| ended)
+}
+
+/// The only run of a process that ends with it. Its ledger is left open: every transaction is over and every lock
+/// free, and to give back memory that the kernel takes anyway would be a twentieth of the run.
+pub fn run_last(setting: &Setting, eyes: &mut dyn Eyes) -> Result<Ended, Trouble> {
+    let (ended, ledger) = with_ledger(setting, eyes)?;
+    std::mem::forget(ledger);
+    Ok(ended)
+}
+
+fn with_ledger(setting: &Setting, eyes: &mut dyn Eyes) -> Result<(Ended, Option<Ledger>), Trouble> {
     let dir = &setting.place.dir;
     let state = |e: std::io::Error| Trouble::State(format!("state `{}`: {e}", dir.display()));
     crate::lock::prepare_folder(dir).map_err(state)?;
     let (mut lock, before) = match lock::take(dir, LOCK_WAIT, setting.now).map_err(state)? {
         Taken::Ours(lock, before) => (lock, before),
-        Taken::Busy => return Ok(Ended::Overlapped),
+        Taken::Busy => return Ok((Ended::Overlapped, None)),
     };
-    let line = under_lock(setting, eyes, &mut lock, before);
+    let ended = under_lock(setting, eyes, &mut lock, before);
     // A run that could not do its work has said so: only a killed one leaves its phase behind.
-    lock.finish(matches!(&line, Ok((_, blind)) if *blind));
-    line.map(|(line, _)| Ended::Ran(line))
+    lock.finish(matches!(&ended, Ok((_, true, _))));
+    ended.map(|(line, _, ledger)| (Ended::Ran(line), Some(ledger)))
 }
 
 fn under_lock(
@@ -137,7 +149,7 @@ fn under_lock(
     eyes: &mut dyn Eyes,
     lock: &mut RunLock,
     before: Before,
-) -> Result<(String, bool), Trouble> {
+) -> Result<(String, bool, Ledger), Trouble> {
     eyes.start();
     lock.phase("ledger");
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
@@ -155,5 +167,6 @@ fn under_lock(
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
-    Ok((cases::summary(&snapshot, &cases, &ledger), snapshot.gpus.measured().is_none()))
+    let blind = snapshot.gpus.measured().is_none();
+    Ok((cases::summary(&snapshot, &cases, &ledger), blind, ledger))
 }

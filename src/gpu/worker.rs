@@ -93,7 +93,7 @@ impl Pending {
             State::Running(worker) => worker,
         };
         let (mut frames, mut assembly) = (Frames::default(), Assembly::default());
-        let mut chunk = [0; 16 << 10];
+        let mut chunk = [0; 4 << 10];
         let missing = loop {
             match worker.hear(&mut chunk) {
                 Heard::Bytes(n) => frames.push(&chunk[..n]),

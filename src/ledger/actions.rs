@@ -3,10 +3,10 @@
 
 use super::columns::Cells;
 use super::jobs::{self, known, number, words};
-use super::{Ledger, LedgerError, boot_row, boot_row_made};
+use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::units::WallMs;
-use rusqlite::{OptionalExtension, Row, Statement, Transaction};
+use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
 
 /// What is recorded: a stage's verdict, or the release of our own drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,10 @@ impl Ledger {
     /// Our drains that were begun and not lifted, oldest first, of any boot.
     pub fn open_drains(&self, now: &Now) -> Result<Vec<OpenDrain>, LedgerError> {
         self.read("read our drains", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
+            if none(conn)? {
+                return Ok(Vec::new());
+            }
+            let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             let mut found = conn.prepare(
                 "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
                      a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id, a.release_seen_run,
@@ -192,7 +195,7 @@ impl Ledger {
     /// clock, and count if that clock has stepped back since.
     pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
         self.read("count actions", |conn| {
-            let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
+            let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             conn.query_row(
                 "SELECT count(*) FROM action WHERE verdict IN ('drain', 'cancel')
                  AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
@@ -249,6 +252,11 @@ fn insert(tx: &Transaction, node: &str, action: &NewAction, now: &Now) -> rusqli
              boottime_ms, run, wall_ms, signature, seen_before, reason, outcome, detail)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
     )?)
+}
+
+/// Whether nothing was ever done here, as on most nodes: then no larger question about actions needs to be put.
+pub(super) fn none(conn: &Connection) -> rusqlite::Result<bool> {
+    Ok(!conn.prepare("SELECT 1 FROM action")?.exists([])?)
 }
 
 /// Reads with a statement of [`OF_RUN`].

@@ -2,11 +2,9 @@
 //! more inside it: what an Epilog cleared since the run looked belongs to nobody.
 
 use super::columns::{Cells, blanks, fits};
-use super::sample::{self, READINGS};
+use super::sample;
 use super::unit::{self, Units};
-use super::{
-    Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row, boot_row_made, cadence, open, prune,
-};
+use super::{Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -77,12 +75,13 @@ impl Ledger {
     /// Errors: `Busy`, `Full`, `ReadOnly`, `Io`: nothing was written, and there is a gap.
     pub fn append(&mut self, run: &NewRun) -> Result<RunId, LedgerError> {
         self.check_after_boot(run.now)?;
-        self.write_or_anew("append", |tx, anew| append(tx, run, anew))
+        let boot = self.boot(&run.now.boot_id).map_err(|e| self.error("append", e))?;
+        self.write_or_anew("append", |tx, anew| append(tx, run, boot.filter(|_| !anew), anew))
     }
 
     /// The first run of a boot looks at the whole file: without fsync a dead machine may have torn it.
     fn check_after_boot(&mut self, now: &Now) -> Result<(), LedgerError> {
-        let sound = match boot_row(&self.conn, &now.boot_id) {
+        let sound = match self.boot(&now.boot_id) {
             Ok(Some(Boot { first_run: Some(_), .. })) => Ok(()),
             Ok(_) => open::check(&self.conn),
             Err(e) => Err(e),
@@ -94,8 +93,11 @@ impl Ledger {
     }
 }
 
-fn append(tx: &Transaction, new: &NewRun, anew: bool) -> rusqlite::Result<RunId> {
-    let boot = boot_row_made(tx, &new.now.boot_id)?;
+fn append(tx: &Transaction, new: &NewRun, boot: Option<Boot>, anew: bool) -> rusqlite::Result<RunId> {
+    let boot = match boot {
+        Some(boot) => boot,
+        None => boot_row_made(tx, &new.now.boot_id)?,
+    };
     prune::make_room(tx, new.keep)?;
     if let Some(killed) = &new.killed {
         note_killed(tx, boot.id, killed)?;
@@ -172,12 +174,11 @@ fn insert_samples(
     units: &Units,
     open: &BTreeSet<i64>,
 ) -> rusqlite::Result<()> {
-    let blanks = blanks(4 + READINGS.matches(',').count());
-    let mut insert =
-        tx.prepare(&format!("INSERT INTO sample (run, unit, job_run, {READINGS}) VALUES ({blanks})"))?;
-    let mut counter = tx.prepare(
-        "INSERT INTO counter (run, unit, kind, scope, value, value_absent) VALUES (?, ?, ?, 0, ?, ?)",
-    )?;
+    // OR FAIL, here and below: what is refused ends the whole transaction anyway, and without it SQLite copies
+    // every page of a table that has a trigger before each row, to undo that row alone.
+    let blanks = blanks(sample::FIRST_READING + sample::READINGS);
+    let mut insert = tx.prepare(&format!("INSERT OR FAIL INTO sample VALUES ({blanks})"))?;
+    let mut counter = tx.prepare("INSERT INTO counter VALUES (?, ?, ?, 0, ?, ?)")?;
     let not_listed = Readings::absent(Absence::NotListed);
     let listed = report
         .units
@@ -207,11 +208,8 @@ fn insert_processes(
     open: &BTreeSet<i64>,
 ) -> rusqlite::Result<()> {
     // A driver that names one process twice in one list has said no more than once.
-    let mut insert = tx.prepare(
-        "INSERT INTO proc (run, unit, pid, kind, job_run, start_ticks, start_absent,
-             memory_bytes, memory_absent)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-    )?;
+    let mut insert =
+        tx.prepare("INSERT OR FAIL INTO proc VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")?;
     let mut cells = Cells::new();
     for (unit, row) in report.units.iter().zip(&units.listed) {
         let (Some(row), Measured(list)) = (row, &unit.readings.processes) else {
@@ -243,7 +241,7 @@ fn kind_code(kind: ProcessKind) -> i64 {
 }
 
 fn insert_jobs(tx: &Transaction, run: RunId, new: &NewRun, open: &BTreeSet<i64>) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare("INSERT INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
+    let mut insert = tx.prepare("INSERT OR FAIL INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
     let mut activity = tx.prepare(
         "UPDATE job_run SET first_activity_ms = coalesce(first_activity_ms, ?2), last_activity_ms = ?2
          WHERE id = ?1",

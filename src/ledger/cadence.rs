@@ -13,18 +13,23 @@ const SPAN_MS: i64 = 24 * 3_600_000;
 const FEWEST: usize = 3;
 /// Measured anew after so many runs; early in a boot, when each one tells, at every run.
 const RENEW: i64 = 30;
+/// What is measured at once: so many stretches of so many runs.
+const STRETCHES: i64 = 8;
+const STRETCH: i64 = 20;
 
 impl Ledger {
     /// The spacing of this boot's runs over the last 24 h, as last measured: at most 30 runs ago.
     /// `NoData` with fewer than three spacings.
     pub fn cadence(&self, now: &Now) -> Result<Reading<Cadence>, LedgerError> {
         self.read("read the cadence", |conn| {
+            let Some(Boot { first_run: Some(first), .. }) = self.boot(&now.boot_id)? else {
+                return Ok(Absent(Absence::NoData));
+            };
             let kept = conn
                 .query_row(
-                    "SELECT m.cadence_median_ms, m.cadence_p90_ms FROM meta m JOIN boot b
-                     ON b.boot_id = ?1 AND m.cadence_run >= b.first_run
-                     WHERE m.cadence_median_ms IS NOT NULL",
-                    [&now.boot_id],
+                    "SELECT cadence_median_ms, cadence_p90_ms FROM meta
+                     WHERE cadence_run >= ?1 AND cadence_median_ms NOT NULL",
+                    [first],
                     |r| Ok(Cadence { median_ms: r.get(0)?, p90_ms: r.get(1)? }),
                 )
                 .optional()?;
@@ -43,7 +48,8 @@ pub(super) fn keep(tx: &Transaction, boot: Boot, run: RunId, now: &Now) -> rusql
         }
     };
     if number < RENEW || number % RENEW == 0 {
-        let measured = measure(tx, boot.id, now)?;
+        let first = boot.first_run.unwrap_or(run.0);
+        let measured = measure(tx, boot.id, run, first, now)?;
         let (median, p90) = (measured.map(|c| c.median_ms), measured.map(|c| c.p90_ms));
         tx.execute(
             "UPDATE meta SET cadence_median_ms = ?1, cadence_p90_ms = ?2, cadence_run = ?3",
@@ -53,19 +59,31 @@ pub(super) fn keep(tx: &Transaction, boot: Boot, run: RunId, now: &Now) -> rusql
     Ok(number)
 }
 
-fn measure(tx: &Transaction, boot: i64, now: &Now) -> rusqlite::Result<Option<Cadence>> {
-    let mut newest_first = tx.prepare("SELECT boot, boottime_ms FROM run ORDER BY id DESC")?;
-    let mut rows = newest_first.query([])?;
-    let mut later: Option<i64> = None;
+/// From a bounded part of the span: stretches of runs that follow one another, so that a rhythm of several runs
+/// shows in each, spread evenly over it.
+fn measure(
+    tx: &Transaction,
+    boot: i64,
+    run: RunId,
+    first_run: i64,
+    now: &Now,
+) -> rusqlite::Result<Option<Cadence>> {
     let mut spacings = Vec::new();
-    while let Some(row) = rows.next()? {
-        let at: i64 = row.get(1)?;
-        if row.get::<_, i64>(0)? != boot || now.boot.0 - at > SPAN_MS {
-            break;
+    let oldest = oldest_within(tx, first_run, run.0, now.boot.0 - SPAN_MS)?;
+    let mut stretch =
+        tx.prepare("SELECT boottime_ms FROM run WHERE id > ?1 AND id <= ?2 AND boot = ?3 ORDER BY id")?;
+    let runs = run.0 - oldest + 1;
+    let (stretches, length) = if runs <= STRETCHES * STRETCH { (1, runs) } else { (STRETCHES, STRETCH) };
+    for n in 0..stretches {
+        let last = run.0 - (runs - length) * n / (stretches - 1).max(1);
+        let mut rows = stretch.query((last - length, last, boot))?;
+        let mut earlier: Option<i64> = None;
+        while let Some(row) = rows.next()? {
+            let at: i64 = row.get(0)?;
+            // Two runs of one instant, or damage: no spacing.
+            spacings.extend(earlier.map(|earlier| at - earlier).filter(|ms| *ms > 0));
+            earlier = Some(at);
         }
-        // Two runs of one instant, or damage: no spacing.
-        spacings.extend(later.map(|later| later - at).filter(|ms| *ms > 0));
-        later = Some(at);
     }
     if spacings.len() < FEWEST {
         return Ok(None);
@@ -73,6 +91,22 @@ fn measure(tx: &Transaction, boot: i64, now: &Now) -> rusqlite::Result<Option<Ca
     spacings.sort_unstable();
     let rank = |percent: usize| spacings[(spacings.len() - 1) * percent / 100];
     Ok(Some(Cadence { median_ms: rank(50), p90_ms: rank(90) }))
+}
+
+/// The oldest of a boot's runs that was not before `since`, found by halving: their time only grows. Where rows
+/// are missing the next older one speaks for them.
+fn oldest_within(tx: &Transaction, first: i64, newest: i64, since: i64) -> rusqlite::Result<i64> {
+    let mut time = tx.prepare("SELECT boottime_ms FROM run WHERE id <= ?1 ORDER BY id DESC LIMIT 1")?;
+    let (mut before, mut within) = (first - 1, newest);
+    while within - before > 1 {
+        let middle = before + (within - before) / 2;
+        let at: Option<i64> = time.query_row([middle], |r| r.get(0)).optional()?;
+        match at.is_some_and(|at| at >= since) {
+            true => within = middle,
+            false => before = middle,
+        }
+    }
+    Ok(within)
 }
 
 #[cfg(test)]

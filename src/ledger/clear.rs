@@ -58,8 +58,8 @@ impl Ledger {
         now: &Now,
     ) -> Result<Option<JobRun>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "job_id = ?1 AND boot_id = ?2 AND (?3 IS NULL OR restart <= ?3)
-                AND closed_how IS NOT 'ended' ORDER BY j.id DESC LIMIT 1";
+            let condition = "job_id = ?1 AND boot = (SELECT id FROM boot WHERE boot_id = ?2) AND (?3 IS NULL OR restart <= ?3)
+                AND closed_how IS NOT 'ended' ORDER BY id DESC LIMIT 1";
             let found = records(conn, condition, (number(job), &now.boot_id, restart))?;
             Ok(found.into_iter().next().map(|record| record.run))
         })

@@ -93,6 +93,22 @@ impl<'a> Cells<'a> {
         }
     }
 
+    /// Whether a row holds these values from its column `at` on.
+    pub(super) fn equal(&self, row: &Row, at: usize) -> rusqlite::Result<bool> {
+        for (cell, column) in self.0.iter().zip(at..) {
+            let stored = row.get_ref(column)?;
+            let equal = match cell {
+                Cell::Int(n) => stored == ValueRef::Integer(*n),
+                Cell::Text(t) => stored == ValueRef::Text(t.as_bytes()),
+                Cell::Nothing => stored == ValueRef::Null,
+            };
+            if !equal {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// To be handed to a statement; leaves the row empty and its memory to the next one.
     pub(super) fn execute(&mut self, statement: &mut rusqlite::Statement) -> rusqlite::Result<usize> {
         let changed = statement.execute(rusqlite::params_from_iter(self.0.iter()));

@@ -60,21 +60,27 @@ impl Ledger {
     /// The registered job runs of a boot that are not over, oldest first; rows of other boots are void.
     pub fn open_runs(&self, boot_id: &str) -> Result<Vec<JobRun>, LedgerError> {
         self.read("read registrations", |conn| {
-            let condition = "boot_id = ?1 AND closed_how IS NULL ORDER BY j.id";
-            Ok(records(conn, condition, [boot_id])?.into_iter().map(|r| r.run).collect())
+            let Some(boot) = self.boot(boot_id)? else {
+                return Ok(Vec::new());
+            };
+            let found = records(conn, "boot = ?1 AND closed_how IS NULL", [boot.id])?;
+            let mut runs: Vec<JobRun> = found.into_iter().map(|r| r.run).collect();
+            // Sorted here: for a handful of rows SQLite would set up a sorter.
+            runs.sort_by_key(|run| run.id);
+            Ok(runs)
         })
     }
 
     /// Every run of a job that the ledger still knows, on any boot, open or over, newest first.
     pub fn find_runs(&self, job: JobId) -> Result<Vec<JobRecord>, LedgerError> {
-        self.read("look for the job", |conn| records(conn, "job_id = ?1 ORDER BY j.id DESC", [number(job)]))
+        self.read("look for the job", |conn| records(conn, "job_id = ?1 ORDER BY id DESC", [number(job)]))
     }
 
     /// The same for an id as Slurm shows it (`123_4`, `200+1`), where Slurm was asked, or for a SLUID.
     pub fn find_shown(&self, shown: &str) -> Result<Vec<JobRecord>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "j.id IN (SELECT job_run FROM job_fact
-                WHERE name IN ('sluid', 'slurm.display_id') AND value = ?1) ORDER BY j.id DESC";
+            let condition = "id IN (SELECT job_run FROM job_fact
+                WHERE name IN ('sluid', 'slurm.display_id') AND value = ?1) ORDER BY id DESC";
             records(conn, condition, [shown])
         })
     }
@@ -92,7 +98,7 @@ fn make_room(
     now: &Now,
     job: &Registration,
 ) -> rusqlite::Result<Option<JobRunId>> {
-    let condition = "boot = ?1 AND closed_how IS NULL AND job_id = ?2 ORDER BY j.id";
+    let condition = "boot = ?1 AND closed_how IS NULL AND job_id = ?2 ORDER BY id";
     for open in records(tx, condition, (boot, number(job.job)))? {
         let known = &open.run.registration;
         let prolog = job.by == RegisteredBy::Prolog;
@@ -157,17 +163,17 @@ pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> ru
     Ok(())
 }
 
-/// Job runs by a condition on `j` and `b`, with their facts.
+/// Job runs by a condition, with their facts.
 pub(super) fn records(
     conn: &Connection,
     condition: &str,
     params: impl rusqlite::Params,
 ) -> rusqlite::Result<Vec<JobRecord>> {
     let mut found = conn.prepare(&format!(
-        "SELECT j.id, job_id, restart, registered_by, registered_boot_ms, start_boot_ms, start_wall_ms,
-             start_source, het_leader, first_activity_ms, last_activity_ms, boot_id, closed_how,
-             closed_wall_ms
-         FROM job_run j JOIN boot b ON b.id = boot WHERE {condition}"
+        "SELECT id, job_id, restart, registered_by, registered_boot_ms, start_boot_ms, start_wall_ms,
+             start_source, het_leader, first_activity_ms, last_activity_ms,
+             (SELECT boot_id FROM boot WHERE id = job_run.boot), closed_how, closed_wall_ms
+         FROM job_run WHERE {condition}"
     ))?;
     let mut records = found.query_map(params, record)?.collect::<rusqlite::Result<Vec<JobRecord>>>()?;
     if records.is_empty() {

@@ -109,7 +109,8 @@ fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
     for table in ["sample", "counter", "proc", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
     }
-    tx.execute("DELETE FROM run WHERE id <= ?1", [run])?;
+    // The newest row stays: by it the next number is told, and no number returns.
+    tx.execute("DELETE FROM run WHERE id <= ?1 AND id < (SELECT max(id) FROM run)", [run])?;
     Ok(())
 }
 

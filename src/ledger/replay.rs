@@ -4,12 +4,12 @@
 
 use super::columns::Cursor;
 use super::jobs::known;
-use super::sample::{self, READINGS};
-use super::{Ledger, LedgerError, actions};
+use super::sample;
+use super::{Boot, Ledger, LedgerError, actions};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::{BootMs, NvmlIndex, UnitUuid, WallMs};
+use crate::units::{BootMs, Millijoules, NvmlIndex, UnitUuid, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use std::collections::BTreeMap;
 
@@ -51,20 +51,34 @@ struct Depth<'a> {
     full: bool,
 }
 
-const RUN: &str = "r.id, r.boottime_ms, r.wall_ms, r.driver, r.driver_absent, r.gpus_absent";
-const RUN_COLUMNS: usize = 6;
+/// Three plain statements instead of one join of three tables: to plan that costs more than a run's rows.
+struct Reader<'c> {
+    jobs: Statement<'c>,
+    samples: Statement<'c>,
+    energies: Statement<'c>,
+}
 
-/// LEFT JOINs: the order of the loops is then as written, runs outside, one range of samples each; and a run
-/// without samples shows too. From the boot's first run on, so that no row of an earlier boot is read at all.
-fn sql() -> String {
-    format!(
-        "SELECT {RUN}, s.job_run, s.unit, c.value, c.value_absent, {READINGS}
-         FROM run r LEFT JOIN sample s ON s.run = r.id AND s.job_run NOT NULL
-         LEFT JOIN counter c ON c.run = s.run AND c.unit = s.unit AND c.kind = {} AND c.scope = 0
-         WHERE r.id >= (SELECT first_run FROM boot WHERE boot_id = ?1)
-             AND r.boot = (SELECT id FROM boot WHERE boot_id = ?1) ORDER BY r.id DESC",
-        CounterKind::Energy.code()
-    )
+/// The runs of a boot, newest first.
+const RUNS: &str = "SELECT id, boottime_ms, wall_ms, driver, driver_absent, gpus_absent FROM run
+    WHERE id >= ?1 AND boot = ?2 ORDER BY id DESC";
+const GPUS_ABSENT: usize = 5;
+
+impl Reader<'_> {
+    fn new(conn: &Connection) -> rusqlite::Result<Reader<'_>> {
+        Ok(Reader {
+            jobs: conn.prepare("SELECT * FROM job_sample WHERE run = ?1 AND job_run = ?2")?,
+            samples: conn.prepare("SELECT * FROM sample WHERE run = ?1 AND job_run NOTNULL")?,
+            energies: conn.prepare(
+                "SELECT unit, value, value_absent FROM counter WHERE run = ?1 AND kind = ?2 AND scope = 0",
+            )?,
+        })
+    }
+
+    /// The energy of each unit in one run, in the units' order.
+    fn energies(&mut self, run: RunId) -> rusqlite::Result<Vec<(i64, Reading<Millijoules>)>> {
+        let energy = |row: &Row| Ok((row.get(0)?, sample::energy_from(&mut Cursor::from(row, 1))?));
+        self.energies.query_map((run.0, CounterKind::Energy.code()), energy)?.collect()
+    }
 }
 
 impl Ledger {
@@ -85,7 +99,7 @@ impl Ledger {
     ) -> Result<Vec<JobHistory>, LedgerError> {
         self.read("replay", |conn| {
             let mut growing = begin(conn, jobs, false)?;
-            pass(conn, boot_id, &mut growing, Depth { enough, full })?;
+            pass(conn, self.boot(boot_id)?, &mut growing, Depth { enough, full })?;
             histories(conn, growing, node_units)
         })
     }
@@ -95,7 +109,7 @@ impl Ledger {
         self.read("replay a job run that is over", |conn| {
             let mut growing = begin(conn, vec![asked], true)?;
             let depth = Depth { enough: &mut |_| false, full: true };
-            pass(conn, boot_id, &mut growing, depth)?;
+            pass(conn, self.boot(boot_id)?, &mut growing, depth)?;
             let found = histories(conn, growing, Absent(Absence::NotRecorded))?.pop();
             known(found, "job_run")
         })
@@ -145,37 +159,45 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
     Ok(growing)
 }
 
-fn pass(conn: &Connection, boot_id: &str, growing: &mut [Growing], mut depth: Depth) -> rusqlite::Result<()> {
-    let by_run: BTreeMap<i64, usize> =
-        growing.iter().enumerate().map(|(n, g)| (g.asked.run.id.0, n)).collect();
-    let mut jobs = conn.prepare(
-        "SELECT frozen, frozen_absent, cpu_ms, cpu_absent, written_bytes, written_absent,
-             read_bytes, read_absent FROM job_sample WHERE run = ?1 AND job_run = ?2",
-    )?;
-    let mut statement = conn.prepare(&sql())?;
-    let mut rows = statement.query([boot_id])?;
-    let mut current = None;
+fn pass(
+    conn: &Connection,
+    boot: Option<Boot>,
+    growing: &mut [Growing],
+    mut depth: Depth,
+) -> rusqlite::Result<()> {
+    // From the boot's first run on, so that no row of an earlier one is read at all.
+    let Some(Boot { id: boot, first_run: Some(first) }) = boot else {
+        return Ok(());
+    };
+    let mut reader = Reader::new(conn)?;
+    let mut runs = conn.prepare(RUNS)?;
+    let mut rows = runs.query([first, boot])?;
     while let Some(row) = rows.next()? {
-        let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
-        if current != Some(run) {
-            let wanted = |g: &Growing| (depth.full || !g.closed()) && at >= g.asked.run.registered;
-            if !growing.iter().any(wanted) {
-                break;
-            }
-            current = Some(run);
+        let at = BootMs(row.get(1)?);
+        let wanted = |g: &Growing| (depth.full || !g.closed()) && at >= g.asked.run.registered;
+        if !growing.iter().any(wanted) {
+            break;
         }
-        if let Some(why) = row.get::<_, Option<i64>>(5)? {
-            let why = Absence::from_code(why);
-            for history in growing.iter_mut().filter(|g| takes(g, run, at, depth.full)) {
-                if !(history.over && history.ticks.is_empty()) {
-                    open_tick(row, history, &mut jobs, why)?;
-                }
-            }
-        } else if let Some(owner) = row.get::<_, Option<i64>>(RUN_COLUMNS)?
-            && let Some(history) = by_run.get(&owner).map(|n| &mut growing[*n])
-            && takes(history, run, at, depth.full)
-        {
-            take(row, history, &mut jobs, &mut depth)?;
+        match row.get::<_, Option<i64>>(GPUS_ABSENT)? {
+            Some(why) => failed(row, growing, &mut reader, &depth, Absence::from_code(why))?,
+            None => take(row, growing, &mut reader, &mut depth)?,
+        }
+    }
+    Ok(())
+}
+
+/// A run whose whole look at the GPUs failed.
+fn failed(
+    row: &Row,
+    growing: &mut [Growing],
+    reader: &mut Reader,
+    depth: &Depth,
+    why: Absence,
+) -> rusqlite::Result<()> {
+    let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
+    for history in growing.iter_mut().filter(|g| takes(g, run, at, depth.full)) {
+        if !(history.over && history.ticks.is_empty()) {
+            open_tick(row, history, &mut reader.jobs, why)?;
         }
     }
     Ok(())
@@ -187,21 +209,33 @@ fn takes(history: &Growing, run: RunId, at: BootMs, full: bool) -> bool {
     known && (full || !history.closed() || history.newest() == Some(run))
 }
 
-/// One sample's row.
-fn take(row: &Row, history: &mut Growing, jobs: &mut Statement, depth: &mut Depth) -> rusqlite::Result<()> {
-    let c = &mut Cursor::from(row, RUN_COLUMNS + 1);
-    let Some(&place) = history.places.get(&c.get()?) else {
-        return Ok(());
-    };
-    if history.newest() != Some(RunId(row.get(0)?)) {
-        open_tick(row, history, jobs, Absence::NotRecorded)?;
-    }
-    let observation = sample::observation(c)?;
-    if !history.decided[place] {
-        history.decided[place] = (depth.enough)(&observation);
-    }
-    if let Some(tick) = history.ticks.last_mut() {
-        tick.units[place] = observation;
+/// The samples of one run.
+fn take(row: &Row, growing: &mut [Growing], reader: &mut Reader, depth: &mut Depth) -> rusqlite::Result<()> {
+    let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
+    let energies = reader.energies(run)?;
+    let mut samples = reader.samples.query([run.0])?;
+    while let Some(sample) = samples.next()? {
+        let (unit, owner): (i64, i64) = (sample.get(1)?, sample.get(2)?);
+        let of = growing.iter_mut().find(|g| g.asked.run.id.0 == owner);
+        let Some(history) = of.filter(|g| takes(g, run, at, depth.full)) else {
+            continue;
+        };
+        let Some(&place) = history.places.get(&unit) else {
+            continue;
+        };
+        if history.newest() != Some(run) {
+            open_tick(row, history, &mut reader.jobs, Absence::NotRecorded)?;
+        }
+        let energy = energies
+            .binary_search_by_key(&unit, |(unit, _)| *unit)
+            .map_or(Absent(Absence::NotRecorded), |at| energies[at].1);
+        let observation = sample::observation(&mut Cursor::from(sample, sample::FIRST_READING), energy)?;
+        if !history.decided[place] {
+            history.decided[place] = (depth.enough)(&observation);
+        }
+        if let Some(tick) = history.ticks.last_mut() {
+            tick.units[place] = observation;
+        }
     }
     Ok(())
 }
@@ -211,7 +245,7 @@ fn open_tick(row: &Row, history: &mut Growing, jobs: &mut Statement, why: Absenc
     let c = &mut Cursor::from(row, 0);
     let run = RunId(c.get()?);
     let job =
-        jobs.query_row((run.0, history.asked.run.id.0), |r| sample::job_sample(&mut Cursor::from(r, 0)));
+        jobs.query_row((run.0, history.asked.run.id.0), |r| sample::job_sample(&mut Cursor::from(r, 2)));
     history.ticks.push(Tick {
         run,
         at: BootMs(c.get()?),
@@ -228,11 +262,15 @@ fn histories(
     growing: Vec<Growing>,
     node_units: Reading<u32>,
 ) -> rusqlite::Result<Vec<JobHistory>> {
-    let mut recorded = conn.prepare(actions::OF_RUN)?;
+    let mut recorded = match actions::none(conn)? {
+        true => None,
+        false => Some(conn.prepare(actions::OF_RUN)?),
+    };
     let finish = |mut g: Growing| {
         g.ticks.reverse();
+        let recorded = recorded.as_mut().map(|statement| actions::of(statement, g.asked.run.id));
         Ok(JobHistory {
-            actions: actions::of(&mut recorded, g.asked.run.id)?,
+            actions: recorded.transpose()?.unwrap_or_default(),
             job: g.asked.run,
             units: g.asked.units,
             node_units,

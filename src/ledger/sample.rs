@@ -6,14 +6,11 @@ use crate::model::{JobSample, Memory, MigMode, Observation, Peak, ProcessCount, 
 use crate::reading::Reading;
 use crate::units::*;
 
-/// The columns of a unit's readings, in the order of [`readings`] and [`observation`].
-pub(super) const READINGS: &str = "sm_util, sm_util_absent, mem_util, mem_util_absent, \
-    sm_peak, sm_peak_covered_ms, sm_peak_absent, mem_peak, mem_peak_covered_ms, mem_peak_absent, \
-    mem_used, mem_total, mem_excludes_reserved, mem_absent, power_mw, power_absent, \
-    power_limit_mw, power_limit_absent, sm_clock_mhz, sm_clock_absent, \
-    sm_clock_max_mhz, sm_clock_max_absent, temperature_c, temperature_absent, \
-    clocks_event, clocks_event_absent, mig, mig_absent, \
-    processes_compute, processes_graphics, processes_absent";
+/// Where a unit's readings begin in a row of `sample`: after run, unit and job run.
+pub(super) const FIRST_READING: usize = 3;
+/// How many columns they have, in the table's order, which is that of [`readings`] and [`observation`]: whole rows
+/// are written and read, since naming a column costs SQLite more than reading it.
+pub(super) const READINGS: usize = 31;
 
 /// Writes a unit's readings; energy is a counter and has a table of its own.
 pub(super) fn readings(cells: &mut Cells, r: &Readings) {
@@ -57,11 +54,10 @@ fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
     })
 }
 
-/// Reads energy and readings, in this order, from the cursor's place on.
-pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
+/// Reads readings from the cursor's place on; energy, a counter, was read before.
+pub(super) fn observation(c: &mut Cursor, energy: Reading<Millijoules>) -> rusqlite::Result<Observation> {
     let percent = |n| small(n).and_then(Percent::new);
     let peak = |[p, ms]: [i64; 2]| Some(Peak { percent: percent(p)?, covered_ms: small(ms)? });
-    let energy = c.pair(|n| large(n).map(Millijoules))?;
     Ok(Observation {
         energy,
         sm_util: c.pair(percent)?,
@@ -113,4 +109,9 @@ pub(super) fn job_sample(c: &mut Cursor) -> rusqlite::Result<JobSample> {
 /// Energy as a counter's value.
 pub(super) fn energy(cells: &mut Cells, energy: &Reading<Millijoules>) {
     cells.pair(energy, |e| fits(e.0));
+}
+
+/// Reads it back.
+pub(super) fn energy_from(c: &mut Cursor) -> rusqlite::Result<Reading<Millijoules>> {
+    c.pair(|n| large(n).map(Millijoules))
 }

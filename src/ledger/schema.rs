@@ -13,8 +13,8 @@
 //!   edge only, replay is one range, pruning is one range. Keys that begin with the unit replayed half as fast.
 //! - **`unit` maps the UUID to a small number.** The UUID alone identifies: index, minor and address are what
 //!   they were when last seen.
-//! - **`job_run`, `run`: AUTOINCREMENT**, so that a number never returns and a late writer that holds one can
-//!   name nothing but what it meant.
+//! - **A number never returns**, so that a late writer that holds one can name nothing but what it meant:
+//!   `job_run` by AUTOINCREMENT; `run`, which is written each time, because its newest row is never deleted.
 //! - **Samples belong to an open registration, by trigger and not by foreign key.** A foreign key would say
 //!   "the row exists"; the promise is "the registration is open". It would also have to look for children at
 //!   each deletion of a parent: without an index on `sample.job_run` a scan of the whole table, with one a
@@ -51,9 +51,9 @@ macro_rules! owned {
             $table,
             "_owner BEFORE INSERT ON ",
             $table,
-            " WHEN NEW.job_run NOT NULL AND NOT EXISTS
-  (SELECT 1 FROM job_run WHERE id = NEW.job_run AND closed_how IS NULL)
-BEGIN SELECT RAISE(ABORT, 'no open registration of this job run'); END;\n"
+            " WHEN NEW.job_run NOTNULL AND NOT EXISTS
+  (SELECT 1 FROM job_run WHERE id = NEW.job_run AND closed_how ISNULL)
+BEGIN SELECT RAISE(FAIL, 'no open registration of this job run'); END;\n"
         )
     };
 }
@@ -79,7 +79,7 @@ CREATE TABLE boot (
 ) STRICT;
 
 CREATE TABLE run (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  id INTEGER PRIMARY KEY,
   boot INTEGER NOT NULL,
   boottime_ms INTEGER NOT NULL,
   wall_ms INTEGER NOT NULL,
@@ -89,8 +89,8 @@ CREATE TABLE run (
   driver_absent INTEGER,
   gpus_absent INTEGER,
   overlapped INTEGER NOT NULL,
-  CHECK (outcome IN ('ok', 'fault', 'killed') AND (outcome = 'killed') = (phase NOT NULL)
-    AND (driver IS NULL) <> (driver_absent IS NULL))
+  CHECK (outcome IN ('ok', 'fault', 'killed') AND (outcome = 'killed') = (phase NOTNULL)
+    AND (driver ISNULL) <> (driver_absent ISNULL))
 ) STRICT;
 
 CREATE TABLE unit (
@@ -108,10 +108,10 @@ CREATE TABLE unit (
   name_absent INTEGER,
   last_run INTEGER NOT NULL,
   CHECK (length(uuid) > 4
-    AND (parent IS NULL) = (gi IS NULL) AND (gi IS NULL) = (ci IS NULL)
-    AND (minor IS NULL) <> (minor_absent IS NULL)
-    AND (pci IS NULL) <> (pci_absent IS NULL)
-    AND (name IS NULL) <> (name_absent IS NULL))
+    AND (parent ISNULL) = (gi ISNULL) AND (gi ISNULL) = (ci ISNULL)
+    AND (minor ISNULL) <> (minor_absent ISNULL)
+    AND (pci ISNULL) <> (pci_absent ISNULL)
+    AND (name ISNULL) <> (name_absent ISNULL))
 ) STRICT;
 
 CREATE TABLE sample (
@@ -155,24 +155,24 @@ CREATE TABLE sample (
     AND sm_peak BETWEEN 0 AND 100
     AND mem_peak BETWEEN 0 AND 100
     AND mem_used BETWEEN 0 AND mem_total
-    AND (sm_util IS NULL) <> (sm_util_absent IS NULL)
-    AND (mem_util IS NULL) <> (mem_util_absent IS NULL)
-    AND (sm_peak IS NULL) <> (sm_peak_absent IS NULL)
-    AND (sm_peak IS NULL) = (sm_peak_covered_ms IS NULL)
-    AND (mem_peak IS NULL) <> (mem_peak_absent IS NULL)
-    AND (mem_peak IS NULL) = (mem_peak_covered_ms IS NULL)
-    AND (mem_used IS NULL) <> (mem_absent IS NULL)
-    AND (mem_used IS NULL) = (mem_total IS NULL)
-    AND (mem_used IS NULL) = (mem_excludes_reserved IS NULL)
-    AND (power_mw IS NULL) <> (power_absent IS NULL)
-    AND (power_limit_mw IS NULL) <> (power_limit_absent IS NULL)
-    AND (sm_clock_mhz IS NULL) <> (sm_clock_absent IS NULL)
-    AND (sm_clock_max_mhz IS NULL) <> (sm_clock_max_absent IS NULL)
-    AND (temperature_c IS NULL) <> (temperature_absent IS NULL)
-    AND (clocks_event IS NULL) <> (clocks_event_absent IS NULL)
-    AND (mig IS NULL) <> (mig_absent IS NULL)
-    AND (processes_compute IS NULL) <> (processes_absent IS NULL)
-    AND (processes_compute IS NULL) = (processes_graphics IS NULL))
+    AND (sm_util ISNULL) <> (sm_util_absent ISNULL)
+    AND (mem_util ISNULL) <> (mem_util_absent ISNULL)
+    AND (sm_peak ISNULL) <> (sm_peak_absent ISNULL)
+    AND (sm_peak ISNULL) = (sm_peak_covered_ms ISNULL)
+    AND (mem_peak ISNULL) <> (mem_peak_absent ISNULL)
+    AND (mem_peak ISNULL) = (mem_peak_covered_ms ISNULL)
+    AND (mem_used ISNULL) <> (mem_absent ISNULL)
+    AND (mem_used ISNULL) = (mem_total ISNULL)
+    AND (mem_used ISNULL) = (mem_excludes_reserved ISNULL)
+    AND (power_mw ISNULL) <> (power_absent ISNULL)
+    AND (power_limit_mw ISNULL) <> (power_limit_absent ISNULL)
+    AND (sm_clock_mhz ISNULL) <> (sm_clock_absent ISNULL)
+    AND (sm_clock_max_mhz ISNULL) <> (sm_clock_max_absent ISNULL)
+    AND (temperature_c ISNULL) <> (temperature_absent ISNULL)
+    AND (clocks_event ISNULL) <> (clocks_event_absent ISNULL)
+    AND (mig ISNULL) <> (mig_absent ISNULL)
+    AND (processes_compute ISNULL) <> (processes_absent ISNULL)
+    AND (processes_compute ISNULL) = (processes_graphics ISNULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE counter (
@@ -183,7 +183,7 @@ CREATE TABLE counter (
   value INTEGER,
   value_absent INTEGER,
   PRIMARY KEY (run, unit, kind, scope),
-  CHECK (value >= 0 AND (value IS NULL) <> (value_absent IS NULL))
+  CHECK (value >= 0 AND (value ISNULL) <> (value_absent ISNULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE proc (
@@ -197,8 +197,8 @@ CREATE TABLE proc (
   memory_bytes INTEGER,
   memory_absent INTEGER,
   PRIMARY KEY (run, unit, pid, kind),
-  CHECK ((start_ticks IS NULL) <> (start_absent IS NULL)
-    AND (memory_bytes IS NULL) <> (memory_absent IS NULL))
+  CHECK ((start_ticks ISNULL) <> (start_absent ISNULL)
+    AND (memory_bytes ISNULL) <> (memory_absent ISNULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_sample (
@@ -214,10 +214,10 @@ CREATE TABLE job_sample (
   read_absent INTEGER,
   PRIMARY KEY (run, job_run),
   CHECK (frozen IN (0, 1)
-    AND (frozen IS NULL) <> (frozen_absent IS NULL)
-    AND (cpu_ms IS NULL) <> (cpu_absent IS NULL)
-    AND (written_bytes IS NULL) <> (written_absent IS NULL)
-    AND (read_bytes IS NULL) <> (read_absent IS NULL))
+    AND (frozen ISNULL) <> (frozen_absent ISNULL)
+    AND (cpu_ms ISNULL) <> (cpu_absent ISNULL)
+    AND (written_bytes ISNULL) <> (written_absent ISNULL)
+    AND (read_bytes ISNULL) <> (read_absent ISNULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_run (
@@ -239,15 +239,15 @@ CREATE TABLE job_run (
   closed_wall_ms INTEGER,
   CHECK (job_id > 0 AND registered_by IN ('prolog', 'discovery')
     AND closed_how IN ('ended', 'requeued', 'replaced')
-    AND (closed_how IS NULL) = (closed_wall_ms IS NULL))
+    AND (closed_how ISNULL) = (closed_wall_ms ISNULL))
 ) STRICT;
-CREATE UNIQUE INDEX job_run_open ON job_run (boot, job_id, restart) WHERE closed_how IS NULL;
+CREATE UNIQUE INDEX job_run_open ON job_run (boot, job_id, restart) WHERE closed_how ISNULL;
 
 CREATE TABLE job_fact (
   job_run INTEGER,
   name TEXT,
   value ANY,
-  absent INTEGER CHECK ((value IS NULL) <> (absent IS NULL)),
+  absent INTEGER CHECK ((value ISNULL) <> (absent ISNULL)),
   PRIMARY KEY (job_run, name)
 ) STRICT, WITHOUT ROWID;
 
@@ -289,9 +289,9 @@ CREATE TABLE finding (
   closed_wall_ms INTEGER,
   CHECK (established_boot_ms >= since_boot_ms
     AND closed_how IN ('alive', 'lost', 'exempt', 'ended')
-    AND (closed_how IS NULL) = (closed_wall_ms IS NULL))
+    AND (closed_how ISNULL) = (closed_wall_ms ISNULL))
 ) STRICT;
-CREATE UNIQUE INDEX finding_open ON finding (job_run) WHERE closed_how IS NULL;
+CREATE UNIQUE INDEX finding_open ON finding (job_run) WHERE closed_how ISNULL;
 
 CREATE TABLE action (
   id INTEGER PRIMARY KEY,

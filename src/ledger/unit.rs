@@ -2,10 +2,10 @@
 //! UUID finds a row; index, minor and address are written down as they were last seen.
 
 use crate::model::*;
-use crate::reading::Reading::{Absent, Measured};
+use crate::reading::Reading::Measured;
 use crate::units::UnitUuid;
 use rusqlite::Transaction;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::columns::Cells;
 
@@ -28,55 +28,98 @@ pub(super) fn keep(
     now: &Now,
     report: &GpuReport,
 ) -> rusqlite::Result<Units> {
-    let mut known = known(tx, boot, now)?;
-    let mut update = tx.prepare(
-        "UPDATE unit SET parent = ?1, gi = ?2, ci = ?3, nvml_index = ?4, minor = ?5, minor_absent = ?6,
-             pci = ?7, pci_absent = ?8, name = ?9, name_absent = ?10, last_run = ?11 WHERE id = ?12",
-    )?;
-    let mut taken = BTreeMap::new();
-    let mut listed = Vec::with_capacity(report.units.len());
-    for unit in &report.units {
-        let row = match &unit.identity.uuid {
-            // Of two entries with one UUID the second says nothing.
-            Measured(uuid) if !taken.contains_key(uuid) => {
-                let row = match known.remove(uuid) {
-                    Some((row, _)) => row,
-                    None => made(tx, uuid)?,
-                };
-                taken.insert(uuid, row);
-                let mut cells = identity(&unit.identity);
-                cells.int(run.0).int(row).execute(&mut update)?;
-                Some(row)
-            }
-            Measured(_) | Absent(_) => None,
+    let Known { places, mut listed, same, mut unlisted } = look_up(tx, report)?;
+    let mut seen = tx.prepare("UPDATE unit SET last_run = ?1 WHERE id = ?2")?;
+    for (uuid, place) in places {
+        let row = match listed[place] {
+            Some(row) => row,
+            None => made(tx, uuid)?,
         };
-        listed.push(row);
+        listed[place] = Some(row);
+        seen.execute((run.0, row))?;
+        if !same.contains(&row) {
+            rename(tx, row, &report.units[place].identity)?;
+        }
     }
     // A GPU that was split since is still there, as the parent of its instances.
     for unit in &report.units {
         if let UnitKind::Mig { parent, .. } = &unit.identity.kind {
-            known.remove(parent);
+            unlisted.retain(|(_, uuid, _)| uuid != parent);
         }
     }
-    let missing = known.into_iter().filter(|(_, (_, recent))| *recent);
-    Ok(Units { listed, missing: missing.map(|(uuid, (row, _))| (row, uuid)).collect() })
+    Ok(Units { listed, missing: recent(tx, boot, now, unlisted)? })
 }
 
-/// Every unit there is a row of, and whether it was listed on this boot within a day.
-fn known(tx: &Transaction, boot: i64, now: &Now) -> rusqlite::Result<BTreeMap<UnitUuid, (i64, bool)>> {
-    let mut all = tx.prepare(
-        "SELECT u.uuid, u.id, r.id NOT NULL FROM unit u
-         LEFT JOIN run r ON r.id = u.last_run AND r.boot = ?1 AND r.boottime_ms >= ?2",
-    )?;
-    let mut rows = all.query((boot, now.boot.0 - REMEMBER_MS))?;
-    let mut known = BTreeMap::new();
-    while let Some(row) = rows.next()? {
-        // A row whose UUID is none any more is found by nobody.
-        if let Ok(uuid) = UnitUuid::new(row.get_ref(0)?.as_str()?) {
-            known.insert(uuid, (row.get(1)?, row.get(2)?));
+/// What the table says of a report.
+struct Known<'r> {
+    /// The report's UUIDs and the place of each. Of two entries with one UUID the second says nothing.
+    places: BTreeMap<&'r UnitUuid, usize>,
+    /// The rows there are, by place.
+    listed: Vec<Option<i64>>,
+    /// Rows whose names are what the driver says now.
+    same: BTreeSet<i64>,
+    /// Row, UUID and last run of each unit that the report lacks.
+    unlisted: Vec<(i64, UnitUuid, i64)>,
+}
+
+fn look_up<'r>(tx: &Transaction, report: &'r GpuReport) -> rusqlite::Result<Known<'r>> {
+    let mut places = BTreeMap::new();
+    for (place, unit) in report.units.iter().enumerate() {
+        if let Measured(uuid) = &unit.identity.uuid {
+            places.entry(uuid).or_insert(place);
         }
     }
-    Ok(known)
+    let mut listed = vec![None; report.units.len()];
+    let (mut same, mut unlisted) = (BTreeSet::new(), Vec::new());
+    // Whole rows: id, uuid, the names, last run.
+    let mut all = tx.prepare("SELECT * FROM unit")?;
+    let mut rows = all.query([])?;
+    while let Some(row) = rows.next()? {
+        // A row whose UUID is none any more is found by nobody.
+        let Ok(uuid) = UnitUuid::new(row.get_ref(1)?.as_str()?) else {
+            continue;
+        };
+        let id = row.get(0)?;
+        match places.get(&uuid) {
+            Some(&place) => {
+                listed[place] = Some(id);
+                if identity(&report.units[place].identity).equal(row, 2)? {
+                    same.insert(id);
+                }
+            }
+            None => unlisted.push((id, uuid, row.get(12)?)),
+        }
+    }
+    Ok(Known { places, listed, same, unlisted })
+}
+
+/// Those that were listed on this boot within a day.
+fn recent(
+    tx: &Transaction,
+    boot: i64,
+    now: &Now,
+    unlisted: Vec<(i64, UnitUuid, i64)>,
+) -> rusqlite::Result<Vec<(i64, UnitUuid)>> {
+    if unlisted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut run = tx.prepare("SELECT 1 FROM run WHERE id = ?1 AND boot = ?2 AND boottime_ms >= ?3")?;
+    let mut recent = Vec::new();
+    for (row, uuid, last_run) in unlisted {
+        if run.exists([last_run, boot, now.boot.0 - REMEMBER_MS])? {
+            recent.push((row, uuid));
+        }
+    }
+    Ok(recent)
+}
+
+/// Writes down how a unit is called now.
+fn rename(tx: &Transaction, row: i64, names: &UnitIdentity) -> rusqlite::Result<()> {
+    let mut update = tx.prepare(
+        "UPDATE unit SET parent = ?, gi = ?, ci = ?, nvml_index = ?, minor = ?, minor_absent = ?,
+             pci = ?, pci_absent = ?, name = ?, name_absent = ? WHERE id = ?",
+    )?;
+    identity(names).int(row).execute(&mut update).map(|_| ())
 }
 
 /// A new unit's row; what else is known of it is written right after.
@@ -111,6 +154,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
     use crate::reading::Absence;
+    use crate::reading::Reading::Absent;
     use crate::units::NvmlIndex;
 
     #[test]

@@ -2,7 +2,7 @@
 //! guessed of one that never gave its UUID.
 
 use super::columns::Cursor;
-use super::{Ledger, LedgerError, boot_row, jobs};
+use super::{Boot, Ledger, LedgerError, jobs};
 use crate::model::{KnownUnit, UnitKind};
 use crate::units::{DeviceMinor, NvmlIndex, UnitUuid};
 use rusqlite::Row;
@@ -11,14 +11,17 @@ impl Ledger {
     /// Every unit that the driver has listed on this boot, with the names it had last.
     pub fn known_units(&self, boot_id: &str) -> Result<Vec<KnownUnit>, LedgerError> {
         self.read("read the units", |conn| {
-            let Some(boot) = boot_row(conn, boot_id)? else {
+            let Some(Boot { first_run: Some(first), .. }) = self.boot(boot_id)? else {
                 return Ok(Vec::new());
             };
             let mut found = conn.prepare(
-                "SELECT u.uuid, u.parent, u.gi, u.ci, u.nvml_index, u.minor, u.minor_absent, u.name, u.name_absent
-                 FROM unit u JOIN run r ON r.id = u.last_run WHERE r.boot = ?1 ORDER BY u.nvml_index, u.id",
+                "SELECT uuid, parent, gi, ci, nvml_index, minor, minor_absent, name, name_absent
+                 FROM unit WHERE last_run >= ?1",
             )?;
-            found.query_map([boot.id], known_unit)?.collect()
+            let mut units: Vec<KnownUnit> =
+                found.query_map([first], known_unit)?.collect::<rusqlite::Result<_>>()?;
+            units.sort_by_key(|unit| unit.index);
+            Ok(units)
         })
     }
 }

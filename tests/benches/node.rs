@@ -110,13 +110,14 @@ pub fn uuid(gpu: usize) -> String {
     format!("GPU-0000000{gpu}-1111-2222-3333-444444444444")
 }
 
-/// Compiles the stand-in library; it reads `scenario.txt` beside itself.
+/// Compiles the stand-in library with every name that a current driver exports; it reads `scenario.txt` beside
+/// itself.
 pub fn build_stand_in(library: &Path) -> io::Result<()> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml/fake_nvml.c");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake-nvml");
     let flags = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"];
     let output = Command::new("gcc")
         .args(flags)
-        .arg(source)
+        .args(["fake_nvml.c", "all_symbols.c"].map(|source| folder.join(source)))
         .arg("-o")
         .arg(library)
         .args(["-lpthread", "-ldl"])
@@ -127,10 +128,10 @@ pub fn build_stand_in(library: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("gcc: {}", String::from_utf8_lossy(&output.stderr))))
 }
 
-/// Eight H100s at work, each with a process and with a hundred entries in its utilization ring.
+/// Eight H100s at work, each with a process and with the 72 entries that current drivers keep in a utilization
+/// ring.
 pub fn busy_driver() -> String {
     let pid = std::process::id();
-    let ring: String = (1..=100).rev().map(|i| format!(" {}:{}", i * 167_000, 90 + i % 10)).collect();
     let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
                     nvmlSystemGetCudaDriverVersion = 13000\n"
         .to_string();
@@ -160,8 +161,8 @@ pub fn busy_driver() -> String {
   nvmlDeviceGetGraphicsRunningProcesses_v3 = ok
   nvmlDeviceGetMPSComputeRunningProcesses_v3 = ok
   nvmlDeviceGetMigMode = 0 0
-  sample 1 ={ring}
-  sample 2 ={ring}
+  sample 1 = 167000:99*72
+  sample 2 = 167000:93*72
   proc compute = {pid} 75000000000
 ",
             uuid(gpu),
