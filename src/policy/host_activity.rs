@@ -25,9 +25,9 @@ impl HostActivity {
     }
 }
 
-/// Cores and bytes over the newest window; absent where either end is, or where a sum went back.
-pub(super) fn over_window(series: &Series, units: &[usize]) -> Reading<HostActivity> {
-    let window = &series.ticks[series.window_start()..];
+/// Cores and bytes over the window that ends with tick `t`; absent where either end is, or where a sum went back.
+pub(super) fn over_window(series: &Series, t: usize, units: &[usize]) -> Reading<HostActivity> {
+    let window = series.window_up_to(t);
     let (Some(first), Some(last)) = (window.first(), window.last()) else {
         return Reading::Absent(Absence::NoData);
     };

@@ -2,7 +2,7 @@
 
 use super::guard::{self, Exempt, Guard, GuardReport};
 use super::level::Level;
-use super::signature::{self, Signature};
+use super::signature::{self, Look, Signature};
 use super::window::{self, Ended, Evidence, Lacking, Limits, Series, Stretch};
 use super::{Rules, host_activity, level};
 use crate::model::{Cadence, JobHistory, Now, UnitRef, Verdict};
@@ -81,8 +81,11 @@ pub struct Finding {
     pub since_wall: WallMs,
     /// The run of that sample.
     pub since_run: crate::model::RunId,
-    /// Certified time since it was established; a stage's `after` counts against it.
+    /// Certified time since it was established; the `after` of an alert counts against it.
     pub established_for_ms: i64,
+    /// Of that, the time since it last could ask for an alert only; the `after` of a drain and of a cancel counts
+    /// against it: hours in which a guard held are no hours of certainty.
+    pub acting_for_ms: i64,
     /// The most it may ask for.
     pub cap: Verdict,
     /// The guard that set the cap, where it lies below what stages may ask.
@@ -274,9 +277,11 @@ impl Bench<'_> {
 
     /// The heart: stretches of quiet per unit, certified or not.
     fn weigh(&mut self, series: &Series, units: &[UnitRef], limits: &Limits) -> Judgement {
-        let quiet: Vec<Stretch> = (0..units.len()).map(|u| series.stretch(u, |l| l != Level::Busy)).collect();
-        let dead: Vec<Stretch> =
-            (0..units.len()).map(|u| series.stretch(u, |l| matches!(l, Level::Zero | Level::Spin))).collect();
+        let of = |look: Look| -> Vec<Stretch> {
+            (0..units.len()).map(|u| series.stretch(u, |l| look.keeps(l))).collect()
+        };
+        let looks = Look::ALL.map(|look| (look, of(look)));
+        let [_, (_, dead), (_, quiet)] = &looks;
         self.units.clear();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
@@ -286,16 +291,16 @@ impl Bench<'_> {
                 ended: Some(quiet[u].ended.clone()),
             });
         }
-        self.evidence_notes(series, &quiet, limits);
-        let shortest = |s: &[Stretch]| s.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
+        self.evidence_notes(series, quiet, limits);
         let all: Vec<usize> = (0..units.len()).collect();
-        for from in [shortest(&dead), shortest(&quiet)] {
-            if let Ok(evidence) = window::certify(series, from, self.now.boot) {
+        for (look, stretches) in &looks {
+            let shortest = stretches.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
+            if let Ok(evidence) = window::certify(series, shortest, self.now.boot) {
                 self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
-                return self.found(series, units, &all, Scope::Whole, evidence);
+                return self.found(series, (units, &all), Scope::Whole, *look, evidence);
             }
         }
-        self.part(series, units, &dead).unwrap_or_else(|| self.not_established(series, &quiet, units, limits))
+        self.part(series, units, dead).unwrap_or_else(|| self.not_established(series, quiet, units, limits))
     }
 
     /// Some units dead for a full window among others that work.
@@ -316,25 +321,29 @@ impl Bench<'_> {
             true,
         );
         let named: Vec<UnitRef> = wasted.iter().map(|&u| units[u].clone()).collect();
-        Some(self.found(series, &named, &wasted, Scope::Part, evidence))
+        let zero = |&u: &usize| series.stretch(u, |l| Look::Zero.keeps(l)).from <= from;
+        let look = if wasted.iter().all(zero) { Look::Zero } else { Look::Dead };
+        Some(self.found(series, (&named, &wasted), Scope::Part, look, evidence))
     }
 
     fn found(
         &mut self,
         series: &Series,
-        named: &[UnitRef],
-        units: &[usize],
+        (named, units): (&[UnitRef], &[usize]),
         scope: Scope,
+        look: Look,
         evidence: Evidence,
     ) -> Judgement {
         let first = &series.ticks[evidence.since_tick()];
-        let signature = signature::classify(series, &evidence, units, &self.rules.thresholds);
+        let signature = signature::classify(series, &evidence, look, units, &self.rules.thresholds);
         let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
         let (since, since_run) = match evidence.carried() {
             Some(row) => (row.since, row.opened_run),
             None => (first.at, first.run),
         };
+        let established_for_ms = evidence.certified_ms() - window_ms;
+        let clear_for_ms = self.clear_for_ms(series, &evidence, units, window_ms);
         Judgement::Breaching(Box::new(Finding {
             signature,
             scope,
@@ -342,11 +351,24 @@ impl Bench<'_> {
             since,
             since_wall: self.now.wall_of(since),
             since_run,
-            established_for_ms: evidence.certified_ms() - window_ms,
+            established_for_ms,
+            acting_for_ms: established_for_ms.min(clear_for_ms),
             cap,
             capped_by,
             evidence,
         }))
+    }
+
+    /// Certified time since the last run in which this breach could only be alerted on: its look was not clear
+    /// (then a full window must follow), or the CPUs worked.
+    fn clear_for_ms(&self, series: &Series, evidence: &Evidence, units: &[usize], window_ms: i64) -> i64 {
+        let unclear = signature::last_unclear(series, evidence, units, &self.rules.thresholds)
+            .map_or(i64::MAX, |t| series.certified_ms(t + 1) - window_ms);
+        let works = |t: &usize| {
+            host_activity::over_window(series, *t, units).measured().is_some_and(|activity| activity.works())
+        };
+        let worked = (evidence.since_tick()..series.ticks.len()).rev().find(works);
+        unclear.min(worked.map_or(i64::MAX, |t| series.certified_ms(t))).max(0)
     }
 
     /// The most this finding may ask for, and who says so.
@@ -396,7 +418,7 @@ impl Bench<'_> {
     }
 
     fn host_activity(&mut self, series: &Series, units: &[usize]) -> Option<String> {
-        let activity = host_activity::over_window(series, units);
+        let activity = host_activity::over_window(series, series.ticks.len() - 1, units);
         let (saw, held) = match &activity {
             Reading::Measured(a) => (a.words(), a.works()),
             Reading::Absent(why) => (format!("not readable: {}", why.words()), false),

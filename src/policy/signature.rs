@@ -104,17 +104,47 @@ fn draws_more_than_empty(series: &Series, t: usize, unit: usize, thresholds: &Th
     }
 }
 
-/// The signature of a breach whose every unit stayed below busy over the evidence; read off its newest window,
-/// so that one reading that failed hours ago does not decide.
-pub fn classify(series: &Series, evidence: &Evidence, units: &[usize], thresholds: &Thresholds) -> Signature {
+/// Below which line every unit stayed over the evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing above zero.
+    Zero,
+    /// Zero, or spin-shaped.
+    Dead,
+    /// Anything but busy.
+    Quiet,
+}
+
+impl Look {
+    /// From the strictest to the widest.
+    pub const ALL: [Look; 3] = [Look::Zero, Look::Dead, Look::Quiet];
+
+    /// Whether a level keeps this look.
+    pub fn keeps(self, level: Level) -> bool {
+        match self {
+            Look::Zero => level == Level::Zero,
+            Look::Dead => matches!(level, Level::Zero | Level::Spin),
+            Look::Quiet => level != Level::Busy,
+        }
+    }
+}
+
+/// The signature of a breach of this look; read off its newest window, so that one reading that failed hours ago
+/// does not decide. Only evidence without anything above zero can be more than `starved` or `unknown`.
+pub fn classify(
+    series: &Series,
+    evidence: &Evidence,
+    look: Look,
+    units: &[usize],
+    thresholds: &Thresholds,
+) -> Signature {
     let window = series.window_start().max(evidence.since_tick());
     let span = || window..series.ticks.len();
     let any_level = |wanted: Level| units.iter().any(|&u| span().any(|t| series.levels[t][u] == wanted));
-    if any_level(Level::Spin) {
-        return Signature::Unknown;
-    }
-    if any_level(Level::Low) {
-        return Signature::Starved;
+    match look {
+        Look::Zero => {}
+        Look::Quiet if any_level(Level::Low) && !any_level(Level::Spin) => return Signature::Starved,
+        Look::Quiet | Look::Dead => return Signature::Unknown,
     }
     let mut holds = Vec::new();
     for &unit in units {
@@ -132,4 +162,24 @@ pub fn classify(series: &Series, evidence: &Evidence, units: &[usize], threshold
     } else {
         Signature::Idle
     }
+}
+
+/// The last tick of the evidence at which it could not be said whether the units were empty or held.
+pub fn last_unclear(
+    series: &Series,
+    evidence: &Evidence,
+    units: &[usize],
+    thresholds: &Thresholds,
+) -> Option<usize> {
+    let unclear = |&unit: &usize| {
+        let empty = empty_level(series, unit);
+        (evidence.since_tick() + 1..series.ticks.len()).rev().find(|&t| {
+            match hold(&series.ticks[t].units[unit], empty, thresholds) {
+                Hold::CannotSay => true,
+                Hold::Empty => draws_more_than_empty(series, t, unit, thresholds),
+                Hold::Held => false,
+            }
+        })
+    };
+    units.iter().filter_map(unclear).max()
 }

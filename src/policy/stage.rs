@@ -107,22 +107,27 @@ fn drained<'a>(c: &Circumstances<'a>) -> Option<&'a ActionRecord> {
     done(c.actions, Verdict::Drain, c.run).last()
 }
 
+/// The time of a finding that counts for a stage. What its cap forbids is told as withheld from the first hour on.
+fn elapsed_ms(finding: &Finding, verdict: Verdict) -> i64 {
+    let told_only = verdict == Verdict::Alert || verdict > finding.cap;
+    if told_only { finding.established_for_ms } else { finding.acting_for_ms }
+}
+
 /// The verdict that time alone makes due.
-pub fn due(stages: &[Stage], established_for_ms: i64) -> Option<Verdict> {
-    stages.iter().filter(|s| established_for_ms >= s.after_ms).map(|s| s.verdict).max()
+pub fn due(finding: &Finding, stages: &[Stage]) -> Option<Verdict> {
+    stages.iter().filter(|s| elapsed_ms(finding, s.verdict) >= s.after_ms).map(|s| s.verdict).max()
 }
 
 /// The next stage of a finding that goes on.
 pub fn next(finding: &Finding, stages: &[Stage]) -> Option<Next> {
-    let ahead = stages.iter().filter(|s| s.verdict <= finding.cap && s.after_ms > finding.established_for_ms);
-    ahead
-        .min_by_key(|s| s.after_ms)
-        .map(|s| Next { verdict: s.verdict, in_ms: s.after_ms - finding.established_for_ms })
+    let to_go_ms = |s: &Stage| s.after_ms - elapsed_ms(finding, s.verdict);
+    let ahead = stages.iter().filter(|s| s.verdict <= finding.cap && to_go_ms(s) > 0);
+    ahead.min_by_key(|s| to_go_ms(s)).map(|s| Next { verdict: s.verdict, in_ms: to_go_ms(s) })
 }
 
 /// One step for this finding in this run. No configuration reaches cancel in fewer than three runs.
 pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
-    let Some(asked) = due(&rules.stages, finding.established_for_ms) else {
+    let Some(asked) = due(finding, &rules.stages) else {
         return Step::Rest;
     };
     if !alerted(finding, &c) {

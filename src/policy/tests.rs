@@ -202,7 +202,7 @@ fn numbers_that_this_cadence_can_never_meet_are_replaced_and_said() {
     thresholds.min_samples = Auto::Set(8);
     let slow = Cadence { median_ms: 5 * MINUTE, p90_ms: 5 * MINUTE };
     let limits = window::limits(&thresholds, slow);
-    assert_eq!(limits.adapted.len(), 2, "{:?}", limits.adapted);
+    assert_eq!(limits.adapted.len(), 3, "{:?}", limits.adapted);
     assert!(limits.gap_ms >= 5 * MINUTE && limits.min_samples <= 4);
     let fast = Cadence { median_ms: 30_000, p90_ms: 31_000 };
     let limits = window::limits(&thresholds, fast);
@@ -213,6 +213,81 @@ fn numbers_that_this_cadence_can_never_meet_are_replaced_and_said() {
     let limits = window::limits(&thresholds, Cadence { median_ms: 10 * MINUTE, p90_ms: 10 * MINUTE });
     assert_eq!(limits.window_ms, 60 * MINUTE);
     assert!(limits.min_samples >= 4 && limits.gap_ms >= 15 * MINUTE);
+}
+
+#[test]
+fn no_configuration_makes_two_samples_a_window() {
+    let mut thresholds = rules().thresholds;
+    thresholds.max_sample_gap = Auto::Set(thresholds.window_ms);
+    thresholds.min_samples = Auto::Set(1);
+    let limits = window::limits(&thresholds, Cadence { median_ms: 30_000, p90_ms: 30_000 });
+    assert!(limits.gap_ms <= thresholds.window_ms / 3 && limits.min_samples == 3, "{limits:?}");
+    assert_eq!(limits.adapted.len(), 1);
+}
+
+#[test]
+fn hours_of_little_compute_and_a_pause_shorter_than_a_window_are_not_a_hang() {
+    // Runs whose step does not divide the window: the pause is certified by no window, the hours before it are.
+    for seconds in [29, 31, 37, 43] {
+        let pause = (1800 / seconds) as usize;
+        let mut unit = vec![at(8); 400];
+        unit.extend(vec![at(0); pause]);
+        let judged = judge(&history_every(seconds, &[unit]), &rules(), every(seconds), &now()).judgement;
+        let Judgement::Breaching(found) = judged else { panic!("every {seconds} s: {judged:?}") };
+        assert_eq!((found.signature, found.cap), (Signature::Starved, Verdict::Alert), "every {seconds} s");
+    }
+}
+
+#[test]
+fn hours_of_another_look_do_not_count_for_a_drain() {
+    let mut spin = at(100);
+    spin.mem_util = percent(0);
+    spin.power = Reading::Measured(Milliwatts(118_000));
+    let mut unlisted = at(0);
+    unlisted.processes = Reading::Absent(Absence::NoPermission);
+    unlisted.memory = Reading::Absent(Absence::NotSupported);
+    for before in [at(8), spin, unlisted] {
+        let mut unit = vec![before; 400];
+        unit.extend(vec![at(0); 71]);
+        let found = finding(&history(&[unit]));
+        assert_eq!(found.signature, Signature::Hung);
+        assert_eq!(found.acting_for_ms, 5 * MINUTE, "71 samples hold 35 minutes, a window is 30");
+    }
+}
+
+#[test]
+fn hours_of_work_on_the_cpus_do_not_count_for_a_drain() {
+    let mut hung = history(&[vec![at(0); 400]]);
+    // Thirty cores, then one, for 35 minutes.
+    let mut cpu_ms = 0;
+    for (t, tick) in hung.ticks.iter_mut().enumerate() {
+        cpu_ms += if t < 330 { 30 * 30_000 } else { 30_000 };
+        tick.job.cpu_ms = Reading::Measured(cpu_ms);
+        tick.job.written_bytes = Reading::Measured(0);
+    }
+    let found = finding(&hung);
+    assert_eq!((found.signature, found.cap), (Signature::Hung, Verdict::Cancel));
+    assert!(found.established_for_ms > 2 * HOUR);
+    assert!(found.acting_for_ms < 10 * MINUTE, "{}", human_ms(found.acting_for_ms));
+}
+
+#[test]
+fn instants_are_evidence_by_the_steps_of_their_own_window() {
+    // Ten hours every 45 s, then every 85 s: the day's median is not what covers the last window.
+    let mut slowed = history_every(45, &[vec![at(0); 200]]);
+    let last = slowed.ticks.len() - 1;
+    for (t, tick) in slowed.ticks.iter_mut().enumerate().skip(150) {
+        tick.at = BootMs(NOW - (last - t) as i64 * 85_000);
+    }
+    for (t, tick) in slowed.ticks.iter_mut().enumerate().take(150) {
+        tick.at = BootMs(NOW - (last - 149) as i64 * 85_000 - (149 - t) as i64 * 45_000);
+    }
+    assert_eq!(guard_of(&slowed, every(45)), Guard::Sparse);
+    let mut late = history(&[vec![at(0); 121]]);
+    for tick in late.ticks.iter_mut().take(100) {
+        tick.at = BootMs(tick.at.0 - 30_000);
+    }
+    assert_eq!(finding(&late).signature, Signature::Hung, "one late run is what every node has");
 }
 
 #[test]

@@ -7,8 +7,12 @@ use crate::model::{Cadence, JobHistory, OpenFinding, Tick};
 use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, Milliwatts, human_ms};
 
-/// Up to this cadence instants are evidence; slower, the ring or the energy counter must agree.
+/// Where most steps of a window are no longer, instants are evidence; else ring or energy counter must agree.
 const INSTANT_CADENCE_MS: i64 = 45_000;
+/// And up to this single step: slurmd is late at times, but nothing is known of what an instant did not see.
+const INSTANT_STEP_MS: i64 = INSTANT_CADENCE_MS * 3 / 2;
+/// Samples of a window below which no configuration goes: two instants are no history.
+const FEWEST_SAMPLES: u32 = 3;
 
 /// The numbers a window is held against, as this node's real cadence makes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
     let slow_ms = cadence.p90_ms.max(1);
     let mut window_ms = thresholds.window_ms;
     // Three steps and a hole of two must fit, else no window could ever hold four samples.
-    if window_ms < 6 * slow_ms && thresholds.max_sample_gap == Auto::Auto {
+    if window_ms < 6 * slow_ms {
         window_ms = 6 * slow_ms;
         adapted.push(format!(
             "`thresholds.window` is {} but runs come every {}; judged over {}",
@@ -51,11 +55,21 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
             ));
             auto_gap_ms
         }
+        // A gap as long as the window would make two samples a window.
+        Auto::Set(set) if set > window_ms / 3 && set > auto_gap_ms => {
+            adapted.push(format!(
+                "`thresholds.max_sample_gap` is {} but must fit three times into {}; {} was taken",
+                human_ms(set),
+                human_ms(window_ms),
+                human_ms(auto_gap_ms)
+            ));
+            auto_gap_ms
+        }
         Auto::Set(set) => set,
         Auto::Auto => auto_gap_ms,
     };
     let fits = (window_ms / cadence.median_ms.max(1)).clamp(0, i64::from(u32::MAX)) as u32;
-    let auto_samples = (fits.saturating_mul(7) / 10).max(3);
+    let auto_samples = (fits.saturating_mul(7) / 10).max(FEWEST_SAMPLES);
     let min_samples = match thresholds.min_samples {
         Auto::Set(set) if set > fits.saturating_add(1) => {
             adapted.push(format!(
@@ -64,7 +78,7 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
             ));
             auto_samples
         }
-        Auto::Set(set) => set,
+        Auto::Set(set) => set.max(FEWEST_SAMPLES),
         Auto::Auto => auto_samples,
     };
     Limits { window_ms, gap_ms, min_samples, cadence, adapted }
@@ -113,6 +127,8 @@ pub struct Series<'a> {
     pub means: Vec<Vec<Reading<Milliwatts>>>,
     /// Milliseconds of holes before each tick that the counters prove idle: the clock stands still there.
     paused_ms: Vec<i64>,
+    /// Per tick: whether the runs up to it came often enough for instants to speak for the time between.
+    dense: Vec<bool>,
     warm_from: BootMs,
     limits: &'a Limits,
     open_finding: Option<&'a OpenFinding>,
@@ -155,6 +171,7 @@ impl<'a> Series<'a> {
             levels,
             means,
             paused_ms: Vec::new(),
+            dense: (0..ticks.len()).map(|t| is_dense(ticks, t, limits)).collect(),
             warm_from,
             limits,
             open_finding,
@@ -164,7 +181,8 @@ impl<'a> Series<'a> {
         series
     }
 
-    /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole.
+    /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole. Never
+    /// longer than a window: in the mean of many hours a spell of work would drown.
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
         let rested =
@@ -173,14 +191,12 @@ impl<'a> Series<'a> {
                 (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
                 _ => false,
             };
-        if step > self.limits.gap_ms && (0..self.units).all(rested) { step } else { 0 }
+        let hole = step > self.limits.gap_ms && step <= self.limits.window_ms;
+        if hole && (0..self.units).all(rested) { step } else { 0 }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
-        match t.checked_sub(1) {
-            Some(before) => self.ticks[t].at.since_ms(self.ticks[before].at),
-            None => 0,
-        }
+        step_ms(self.ticks, t)
     }
 
     /// How far back from now the unit satisfied `below` without interruption.
@@ -228,16 +244,19 @@ impl<'a> Series<'a> {
             (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
             _ => false,
         };
-        let instants_suffice = self.limits.cadence.median_ms <= INSTANT_CADENCE_MS;
-        (!instants_suffice && !ring_agrees && !energy_agrees).then_some(Ended::Sparse)
+        (!self.dense[t] && !ring_agrees && !energy_agrees).then_some(Ended::Sparse)
     }
 
-    /// Index of the oldest tick of the newest window.
+    /// Index of the oldest tick of the newest window: it holds a full window of certified time, so that what a
+    /// look rests on is never less than what was certified.
     pub fn window_start(&self) -> usize {
-        let Some(newest) = self.ticks.last() else {
-            return 0;
-        };
-        self.ticks.partition_point(|tick| newest.at.since_ms(tick.at) > self.limits.window_ms)
+        let full = |t: &usize| self.certified_ms(*t) >= self.limits.window_ms;
+        (0..self.ticks.len()).rev().find(full).unwrap_or(0)
+    }
+
+    /// The ticks of the window that ends with tick `t`.
+    pub fn window_up_to(&self, t: usize) -> &'a [Tick] {
+        &self.ticks[window_before(self.ticks, t, self.limits.window_ms)..=t]
     }
 
     /// The open finding that a stretch from `from` continues beyond the oldest sample, with the tick it was last
@@ -259,6 +278,22 @@ impl<'a> Series<'a> {
         };
         newest.at.since_ms(oldest.at) - self.paused_ms.get(from + 1..).map_or(0, |p| p.iter().sum())
     }
+}
+
+fn step_ms(ticks: &[Tick], t: usize) -> i64 {
+    match t.checked_sub(1) {
+        Some(before) => ticks[t].at.since_ms(ticks[before].at),
+        None => 0,
+    }
+}
+
+/// By the steps of this very window, not by what was usual over a day: an interval can be changed. Holes are
+/// judged by themselves.
+fn is_dense(ticks: &[Tick], t: usize, limits: &Limits) -> bool {
+    let from = window_before(ticks, t, limits.window_ms) + 1;
+    let steps = || (from..=t).map(|t| step_ms(ticks, t)).filter(|step| *step <= limits.gap_ms);
+    let slow = steps().filter(|step| *step > INSTANT_CADENCE_MS).count();
+    step_ms(ticks, t) <= INSTANT_STEP_MS && 2 * slow <= steps().count()
 }
 
 /// Index of the oldest tick within a window up to tick `t`.

@@ -71,7 +71,13 @@ pub fn take(
         Snapshot { gpus, jobs, held, node_units, cadence, note, residents, samples: BTreeMap::new() };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
-        snapshot.samples.insert(job.id, eyes.job(job, &pids));
+        let mut sample = eyes.job(job, &pids);
+        // Slurm stops processes in ways that not every kernel shows: while its last word is that the job is
+        // suspended, that stays in the history, also once it runs again.
+        if job.details.as_ref().is_some_and(|d| d.state == JobState::Suspended) {
+            sample.frozen = Reading::Measured(true);
+        }
+        snapshot.samples.insert(job.id, sample);
     }
     Ok(snapshot)
 }
