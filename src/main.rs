@@ -151,7 +151,7 @@ fn health_check(common: &Common, started: Instant) -> u8 {
         now: &now,
         slurm: &slurm,
         slurmd_is_younger: &younger,
-        fresh_slurmd: true,
+        interval_ms: None,
         until: started + config.deadline,
     };
     match look_and_run(&setting) {

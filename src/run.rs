@@ -43,8 +43,8 @@ pub struct Setting<'a> {
     pub slurm: &'a Slurm,
     /// Whether the slurmd that started this run is itself younger than so many milliseconds.
     pub slurmd_is_younger: &'a dyn Fn(i64) -> bool,
-    /// That slurmd is younger than an interval and waits for this run before it registers: it only samples.
-    pub fresh_slurmd: bool,
+    /// How often runs come, milliseconds; not known before the ledger was read.
+    pub interval_ms: Option<i64>,
     /// When the whole run must have ended.
     pub until: Instant,
 }
@@ -60,17 +60,23 @@ impl Setting<'_> {
             Reading::Measured(cadence) => cadence.median_ms,
             Reading::Absent(_) => UNKNOWN_INTERVAL_MS,
         };
-        Setting { fresh_slurmd: (self.slurmd_is_younger)(interval_ms), ..*self }
+        Setting { interval_ms: Some(interval_ms), ..*self }
+    }
+
+    /// That slurmd is younger than an interval and waits for this run before it registers: it only samples. Looked
+    /// for when it matters: a run that has nothing to ask or do spares the walk up its parents.
+    pub fn fresh_slurmd(&self) -> bool {
+        self.interval_ms.is_none_or(self.slurmd_is_younger)
     }
 
     /// Whether Slurm may be asked now.
     pub fn may_ask(&self) -> bool {
-        !self.fresh_slurmd && self.left() >= ASK_NEEDS
+        self.left() >= ASK_NEEDS && !self.fresh_slurmd()
     }
 
     /// Whether an action may begin now.
     pub fn may_act(&self) -> bool {
-        !self.fresh_slurmd && self.left() >= ACT_NEEDS
+        self.left() >= ACT_NEEDS && !self.fresh_slurmd()
     }
 
     /// How the ledger is opened.

@@ -105,7 +105,7 @@ fn append(tx: &Transaction, new: &NewRun, boot: Option<Boot>, anew: bool) -> rus
     let run = insert_run(tx, boot.id, new)?;
     let open = if anew { BTreeSet::new() } else { open_registrations(tx, boot.id)? };
     if let Measured(report) = &new.gpus {
-        let units = unit::keep(tx, run, boot.id, new.now, report)?;
+        let units = unit::keep(tx, run, boot, new.now, report)?;
         insert_samples(tx, run, new, report, &units, &open)?;
         insert_processes(tx, run, new, report, &units, &open)?;
     }

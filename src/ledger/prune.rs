@@ -2,6 +2,7 @@
 //! boot go by its clock; rows of other boots by the wall clock, which may have stepped: such a row that
 //! claims to be of the future is of no use to anybody and goes too.
 
+use super::unit::LAG_RUNS;
 use crate::model::Now;
 use rusqlite::{Statement, Transaction};
 
@@ -149,6 +150,7 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         let newest = format!("SELECT id FROM {table} ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
         tx.execute(&format!("DELETE FROM {table} WHERE id <= ({newest})"), [])?;
     }
-    tx.execute("DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run)", [])?;
+    let forgotten = "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run) - ?1";
+    tx.execute(forgotten, [LAG_RUNS])?;
     Ok(())
 }

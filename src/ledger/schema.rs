@@ -19,6 +19,8 @@
 //!   "the row exists"; the promise is "the registration is open". It would also have to look for children at
 //!   each deletion of a parent: without an index on `sample.job_run` a scan of the whole table, with one a
 //!   second tree to write in every run. The triggers look once, at insertion, where the promise can be broken.
+//!   They fail and do not abort: for that SQLite would copy each page before each row. Nothing of the one row
+//!   was written yet, and the transaction ends with the error.
 //!   Rows that go together are written and deleted together, in one transaction each, so no other foreign key
 //!   would ever speak either.
 //! - **`ended` are tombstones**: the Epilog's mark that a job run is over, also for runs never registered. A

@@ -5,12 +5,17 @@ use crate::model::*;
 use crate::reading::Reading::Measured;
 use crate::units::UnitUuid;
 use rusqlite::Transaction;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use super::Boot;
 use super::columns::Cells;
 
 /// A unit that the driver no longer lists is noted as absent for so long after it was last listed.
 const REMEMBER_MS: i64 = 24 * 3_600_000;
+
+/// By so many runs the last run of a unit may lag behind while nothing else of it changes: that a card is there
+/// need not be written down each time.
+pub(super) const LAG_RUNS: i64 = 8;
 
 /// The units that one run has something to say of.
 pub(super) struct Units {
@@ -24,21 +29,21 @@ pub(super) struct Units {
 pub(super) fn keep(
     tx: &Transaction,
     run: RunId,
-    boot: i64,
+    boot: Boot,
     now: &Now,
     report: &GpuReport,
 ) -> rusqlite::Result<Units> {
     let Known { places, mut listed, same, mut unlisted } = look_up(tx, report)?;
-    let mut seen = tx.prepare("UPDATE unit SET last_run = ?1 WHERE id = ?2")?;
     for (uuid, place) in places {
         let row = match listed[place] {
             Some(row) => row,
             None => made(tx, uuid)?,
         };
         listed[place] = Some(row);
-        seen.execute((run.0, row))?;
-        if !same.contains(&row) {
-            rename(tx, row, &report.units[place].identity)?;
+        let fresh =
+            |last: &i64| boot.first_run.is_some_and(|first| *last >= first) && run.0 - last < LAG_RUNS;
+        if !same.get(&row).is_some_and(fresh) {
+            write(tx, row, &report.units[place].identity, run)?;
         }
     }
     // A GPU that was split since is still there, as the parent of its instances.
@@ -47,7 +52,7 @@ pub(super) fn keep(
             unlisted.retain(|(_, uuid, _)| uuid != parent);
         }
     }
-    Ok(Units { listed, missing: recent(tx, boot, now, unlisted)? })
+    Ok(Units { listed, missing: recent(tx, boot.id, now, unlisted)? })
 }
 
 /// What the table says of a report.
@@ -56,8 +61,8 @@ struct Known<'r> {
     places: BTreeMap<&'r UnitUuid, usize>,
     /// The rows there are, by place.
     listed: Vec<Option<i64>>,
-    /// Rows whose names are what the driver says now.
-    same: BTreeSet<i64>,
+    /// Rows whose names are what the driver says now, and the run of each.
+    same: BTreeMap<i64, i64>,
     /// Row, UUID and last run of each unit that the report lacks.
     unlisted: Vec<(i64, UnitUuid, i64)>,
 }
@@ -70,7 +75,7 @@ fn look_up<'r>(tx: &Transaction, report: &'r GpuReport) -> rusqlite::Result<Know
         }
     }
     let mut listed = vec![None; report.units.len()];
-    let (mut same, mut unlisted) = (BTreeSet::new(), Vec::new());
+    let (mut same, mut unlisted) = (BTreeMap::new(), Vec::new());
     // Whole rows: id, uuid, the names, last run.
     let mut all = tx.prepare("SELECT * FROM unit")?;
     let mut rows = all.query([])?;
@@ -79,15 +84,15 @@ fn look_up<'r>(tx: &Transaction, report: &'r GpuReport) -> rusqlite::Result<Know
         let Ok(uuid) = UnitUuid::new(row.get_ref(1)?.as_str()?) else {
             continue;
         };
-        let id = row.get(0)?;
+        let (id, last_run) = (row.get(0)?, row.get(12)?);
         match places.get(&uuid) {
             Some(&place) => {
                 listed[place] = Some(id);
                 if identity(&report.units[place].identity).equal(row, 2)? {
-                    same.insert(id);
+                    same.insert(id, last_run);
                 }
             }
-            None => unlisted.push((id, uuid, row.get(12)?)),
+            None => unlisted.push((id, uuid, last_run)),
         }
     }
     Ok(Known { places, listed, same, unlisted })
@@ -113,13 +118,13 @@ fn recent(
     Ok(recent)
 }
 
-/// Writes down how a unit is called now.
-fn rename(tx: &Transaction, row: i64, names: &UnitIdentity) -> rusqlite::Result<()> {
+/// Writes down how a unit is called now, and that it was listed.
+fn write(tx: &Transaction, row: i64, names: &UnitIdentity, run: RunId) -> rusqlite::Result<()> {
     let mut update = tx.prepare(
         "UPDATE unit SET parent = ?, gi = ?, ci = ?, nvml_index = ?, minor = ?, minor_absent = ?,
-             pci = ?, pci_absent = ?, name = ?, name_absent = ? WHERE id = ?",
+             pci = ?, pci_absent = ?, name = ?, name_absent = ?, last_run = ? WHERE id = ?",
     )?;
-    identity(names).int(row).execute(&mut update).map(|_| ())
+    identity(names).int(run.0).int(row).execute(&mut update).map(|_| ())
 }
 
 /// A new unit's row; what else is known of it is written right after.

@@ -347,7 +347,7 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
         let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
         return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
     }
-    if setting.fresh_slurmd {
+    if setting.fresh_slurmd() {
         return Ok(Some("slurmd has just started: this run only samples".to_owned()));
     }
     if !setting.may_act() {

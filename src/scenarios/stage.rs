@@ -144,7 +144,7 @@ impl<'a> Stage<'a> {
             now: &now,
             slurm: &self.slurm,
             slurmd_is_younger: &|_| false,
-            fresh_slurmd: false,
+            interval_ms: None,
             until: Instant::now() + Duration::from_secs(45),
         };
         let mut eyes = Imagined { scenario: self.scenario, timeline: &self.timeline, at_ms };
