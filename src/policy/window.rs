@@ -287,11 +287,16 @@ fn step_ms(ticks: &[Tick], t: usize) -> i64 {
     }
 }
 
-/// By the steps of this very window, not by what was usual over a day: an interval can be changed. Holes are
-/// judged by themselves.
+/// Whether the step before tick `t` is one that instants speak for: by the steps of the window that begins with it,
+/// since an interval can be changed, and for the newest ticks by those of the newest window. Older ticks do not
+/// count: how far back a replay reaches must not matter. Holes are judged by themselves.
 fn is_dense(ticks: &[Tick], t: usize, limits: &Limits) -> bool {
-    let from = window_before(ticks, t, limits.window_ms) + 1;
-    let steps = || (from..=t).map(|t| step_ms(ticks, t)).filter(|step| *step <= limits.gap_ms);
+    let (Some(newest), Some(before)) = (ticks.last(), ticks.get(t.wrapping_sub(1))) else { return false };
+    let begin = BootMs(before.at.0.min(newest.at.0 - limits.window_ms));
+    let from = ticks.partition_point(|tick| tick.at < begin) + 1;
+    let inside = |s: &usize| ticks[*s].at.since_ms(begin) <= limits.window_ms;
+    let steps = || (from..ticks.len()).take_while(inside).map(|s| step_ms(ticks, s));
+    let steps = || steps().filter(|step| *step <= limits.gap_ms);
     let slow = steps().filter(|step| *step > INSTANT_CADENCE_MS).count();
     step_ms(ticks, t) <= INSTANT_STEP_MS && 2 * slow <= steps().count()
 }
