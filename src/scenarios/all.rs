@@ -14,6 +14,7 @@ macro_rules! scenarios {
 }
 
 scenarios![
+    "a-cancel-without-a-drain-stage-is-withheld",
     "a-card-that-drops-out-renumbers-nobody",
     "a-checkpoint-save-of-fifteen-minutes-is-no-hang",
     "a-completing-job-is-the-nodes-trouble",
