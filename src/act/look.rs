@@ -68,17 +68,7 @@ impl Look<'_> {
         finding: &Finding,
         desk: &Desk,
     ) -> Result<JobDetails, String> {
-        let details = match told(desk.slurm.job(job.registration.job), "the job")? {
-            Some(Listed { details: Some(details), .. }) => details,
-            Some(Listed { state, .. }) => {
-                return Err(format!("Slurm says the job is {}", state.word()));
-            }
-            None => return Err("Slurm no longer lists the job".to_owned()),
-        };
-        if details.state != JobState::Running {
-            return Err(format!("Slurm says the job is {}", details.state.word()));
-        }
-        same_run(job, &details)?;
+        let details = is_that_run(job, desk)?;
         if details.nodes != Reading::Measured(1) {
             return Err("Slurm does not say that the job runs on this node alone".to_owned());
         }
@@ -125,6 +115,22 @@ impl Look<'_> {
         }
         Ok(())
     }
+}
+
+/// Slurm says that this very job run is RUNNING now.
+pub fn is_that_run(job: &JobRun, desk: &Desk) -> Result<JobDetails, String> {
+    let details = match told(desk.slurm.job(job.registration.job), "the job")? {
+        Some(Listed { details: Some(details), .. }) => details,
+        Some(Listed { state, .. }) => {
+            return Err(format!("Slurm says the job is {}", state.word()));
+        }
+        None => return Err("Slurm no longer lists the job".to_owned()),
+    };
+    if details.state != JobState::Running {
+        return Err(format!("Slurm says the job is {}", details.state.word()));
+    }
+    same_run(job, &details)?;
+    Ok(details)
 }
 
 /// No reservation of the brake's name exists.
