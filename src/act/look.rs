@@ -3,6 +3,7 @@
 //! a reason to withhold.
 
 use super::Desk;
+use super::reason::PREFIX;
 use crate::model::{GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
@@ -36,6 +37,10 @@ impl Look<'_> {
         }
         if !node.plain() {
             return Err(format!("the node is {node}"));
+        }
+        // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
+        if let Some(theirs) = node.reason.as_deref().filter(|r| !r.starts_with(PREFIX)) {
+            return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()));
         }
         self.gpus_are_quiet(finding)?;
         Ok(node)
