@@ -250,9 +250,7 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let (job, deed) = (self.job().id, ledger::Deed::Of(asked));
-        let known = ledger.withheld_of(job)?;
-        ledger.withhold(job, deed, because, run, setting.now)?;
-        if !known.iter().any(|w| w.deed == deed && w.because == because) {
+        if ledger.withhold(job, deed, because, run, setting.now)? {
             let job = self.job().shown_id();
             let guard = guard.map_or("", Guard::word);
             tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
