@@ -147,7 +147,7 @@ const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
 pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
-    let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
+    let old = desk.ledger.action_age_ms(action.id, desk.now)? > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
