@@ -360,7 +360,7 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     }
     for verdict in [Verdict::Drain, Verdict::Cancel] {
         if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
-            return Ok(Some(format!("Slurm refused the {verdict}; it is tried again later")));
+            return Ok(Some(format!("the {verdict} was tried and failed; it is tried again later")));
         }
     }
     Ok(None)
