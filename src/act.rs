@@ -102,6 +102,12 @@ pub fn cancel(
     if look.admin_comment {
         leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
     }
+    // Brake, node, GPUs and comment took their time: a requeue meanwhile makes it another run.
+    if let Err(doubt) = look::is_that_run(job, desk) {
+        let detail = format!("not asked for: {doubt}");
+        desk.ledger.end_action(action, Outcome::Failed, &detail, true)?;
+        return Ok(Deed::Ended(Outcome::Failed, detail));
+    }
     let told = desk.slurm.cancel(&target);
     let (outcome, detail) = cancelled(&told, job, desk.slurm);
     desk.ledger.end_action(action, outcome, &detail, true)?;
@@ -127,6 +133,9 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
         (_, Ok(Some(d))) if matches!(d.state, JobState::Completing | JobState::Ended) => {
             (Outcome::Done, format!("Slurm says {}", d.state.word()))
         }
+        (_, Ok(Some(d))) if d.state == JobState::Pending => {
+            (Outcome::Failed, "requeued meanwhile; what waits now was not cancelled".to_owned())
+        }
         (Err(silence), _) => (silence.outcome(), silence.to_string()),
         // scancel returns before the job's processes are told.
         (Ok(()), _) => (Outcome::Unknown, "scancel was taken; the job still runs".to_owned()),
@@ -138,7 +147,7 @@ const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
 pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
-    let old = desk.now.wall.0 - action.wall.0 > UNCLEAR_FOR_MS;
+    let old = desk.ledger.action_age_ms(action.id, desk.now)? > UNCLEAR_FOR_MS;
     let seen = match action.verdict {
         Verdict::Drain => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
@@ -146,7 +155,7 @@ pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<O
         },
         Verdict::Cancel => match desk.slurm.job(job) {
             Ok(None) => Some(true),
-            Ok(Some(d)) => Some(d.state != JobState::Running),
+            Ok(Some(d)) => Some(matches!(d.state, JobState::Completing | JobState::Ended)),
             Err(_) => None,
         },
         Verdict::Alert => Some(false),

@@ -264,7 +264,7 @@ fn explain_job(common: &Common, job: &str) -> u8 {
     match told {
         Ok(answer) => {
             if common.json {
-                say(&format!("{:#}\n", explain::json::answer(&answer, job)));
+                say(&explain::json::text(&explain::json::answer(&answer, job)));
             } else {
                 say(&explain::text::answer(&answer, job));
             }
@@ -308,7 +308,7 @@ fn play_scenarios(common: &Common) -> u8 {
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
-                say(&format!("{:#}\n", serde_json::json!(verdicts)));
+                say(&explain::json::text(&serde_json::json!(verdicts)));
             } else {
                 say(&scenarios::table(&verdicts));
             }

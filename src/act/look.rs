@@ -3,6 +3,7 @@
 //! a reason to withhold.
 
 use super::Desk;
+use super::reason::PREFIX;
 use crate::model::{GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
@@ -37,6 +38,10 @@ impl Look<'_> {
         if !node.plain() {
             return Err(format!("the node is {node}"));
         }
+        // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
+        if let Some(theirs) = node.reason.as_deref().filter(|r| !r.starts_with(PREFIX)) {
+            return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()));
+        }
         self.gpus_are_quiet(finding)?;
         Ok(node)
     }
@@ -68,17 +73,7 @@ impl Look<'_> {
         finding: &Finding,
         desk: &Desk,
     ) -> Result<JobDetails, String> {
-        let details = match told(desk.slurm.job(job.registration.job), "the job")? {
-            Some(Listed { details: Some(details), .. }) => details,
-            Some(Listed { state, .. }) => {
-                return Err(format!("Slurm says the job is {}", state.word()));
-            }
-            None => return Err("Slurm no longer lists the job".to_owned()),
-        };
-        if details.state != JobState::Running {
-            return Err(format!("Slurm says the job is {}", details.state.word()));
-        }
-        same_run(job, &details)?;
+        let details = is_that_run(job, desk)?;
         if details.nodes != Reading::Measured(1) {
             return Err("Slurm does not say that the job runs on this node alone".to_owned());
         }
@@ -125,6 +120,22 @@ impl Look<'_> {
         }
         Ok(())
     }
+}
+
+/// Slurm says that this very job run is RUNNING now.
+pub fn is_that_run(job: &JobRun, desk: &Desk) -> Result<JobDetails, String> {
+    let details = match told(desk.slurm.job(job.registration.job), "the job")? {
+        Some(Listed { details: Some(details), .. }) => details,
+        Some(Listed { state, .. }) => {
+            return Err(format!("Slurm says the job is {}", state.word()));
+        }
+        None => return Err("Slurm no longer lists the job".to_owned()),
+    };
+    if details.state != JobState::Running {
+        return Err(format!("Slurm says the job is {}", details.state.word()));
+    }
+    same_run(job, &details)?;
+    Ok(details)
 }
 
 /// No reservation of the brake's name exists.

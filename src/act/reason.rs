@@ -21,10 +21,11 @@ pub fn waste(job: &JobRun, finding: &Finding, stage: Verdict) -> String {
     )
 }
 
-/// What a cancelled job's owner reads in AdminComment.
+/// What a cancelled job's owner reads in AdminComment. It is written before, since a job that is over may take
+/// no comment, and so claims nothing that may yet fail.
 pub fn comment(job: &JobRun, finding: &Finding, now: &Now) -> String {
     format!(
-        "{PREFIX}cancelled {} by policy: {} on {} GPUs since {} ({}); ask: gpu-reaper-hc --explain {}",
+        "{PREFIX}cancelling {} by policy: {} on {} GPUs since {} ({}); ask: gpu-reaper-hc --explain {}",
         now.wall.rfc3339(),
         finding.signature,
         finding.units.len(),

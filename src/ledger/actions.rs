@@ -139,6 +139,17 @@ impl Ledger {
         self.read("read actions", |conn| of(&mut conn.prepare(OF_RUN)?, job))
     }
 
+    /// For how long at least an action has been begun, by no clock that steps: one of an earlier boot is older
+    /// than this boot.
+    pub fn action_age_ms(&self, id: i64, now: &Now) -> Result<i64, LedgerError> {
+        self.read("read an action's age", |conn| {
+            let boot = self.boot(&now.boot_id)?.map(|b| b.id);
+            let sql =
+                "SELECT CASE WHEN boot = ?2 THEN ?3 - boottime_ms ELSE ?3 END FROM action WHERE id = ?1";
+            conn.query_row(sql, (id, boot, now.boot.0), |r| r.get(0))
+        })
+    }
+
     /// Our drains that were begun and not lifted, oldest first, of any boot.
     pub fn open_drains(&self, now: &Now) -> Result<Vec<OpenDrain>, LedgerError> {
         self.read("read our drains", |conn| {
@@ -362,6 +373,18 @@ mod tests {
         assert_eq!(ledger.note_release_seen(id, RunId(11)).unwrap(), None);
         ledger.mark_lifted(id, "released").unwrap();
         assert!(ledger.open_drains(&rebooted).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_action_ages_by_the_boot_clock_whatever_the_wall_clock_does() {
+        let (_dir, mut ledger) = fresh();
+        let job = registered(&mut ledger, 1);
+        let id = ledger.begin_action(&drain(&job, None), &at(1)).unwrap();
+        let mut stepped = at(2);
+        stepped.wall.0 += 3_600_000;
+        assert_eq!(ledger.action_age_ms(id, &stepped).unwrap(), 60_000);
+        let rebooted = Now { boot_id: "another".to_owned(), boot: BootMs(30_000), ..at(1) };
+        assert_eq!(ledger.action_age_ms(id, &rebooted).unwrap(), 30_000);
     }
 
     #[test]

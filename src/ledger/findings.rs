@@ -190,7 +190,8 @@ impl Ledger {
         })
     }
 
-    /// Counts that something was not done for a job run, by reason.
+    /// Counts that something was not done for a job run, by reason; `true` if the reason is new. Reasons that
+    /// differ in their figures only are one, kept with the newest figures.
     pub fn withhold(
         &mut self,
         job: JobRunId,
@@ -198,14 +199,25 @@ impl Ledger {
         because: &str,
         run: RunId,
         now: &Now,
-    ) -> Result<(), LedgerError> {
+    ) -> Result<bool, LedgerError> {
         self.write("keep what was withheld", |tx| {
-            tx.execute(
-                "INSERT INTO withheld VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?5, 1)
-                 ON CONFLICT DO UPDATE SET last_run = ?4, last_wall_ms = ?5, count = count + 1",
-                (job.0, deed.word(), because, run.0, now.wall.0),
-            )
-            .map(|_| ())
+            let sql =
+                "SELECT because FROM withheld WHERE job_run = ?1 AND verdict = ?2 ORDER BY last_run DESC";
+            let mut known = tx.prepare(sql)?;
+            let mut rows = known.query((job.0, deed.word()))?;
+            while let Some(row) = rows.next()? {
+                let before: String = row.get(0)?;
+                if without_figures(&before) == without_figures(because) {
+                    let sql = "UPDATE OR REPLACE withheld
+                               SET because = ?4, last_run = ?5, last_wall_ms = ?6, count = count + 1
+                               WHERE job_run = ?1 AND verdict = ?2 AND because = ?3";
+                    tx.execute(sql, (job.0, deed.word(), before, because, run.0, now.wall.0))?;
+                    return Ok(false);
+                }
+            }
+            let sql = "INSERT INTO withheld VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?5, 1)";
+            tx.execute(sql, (job.0, deed.word(), because, run.0, now.wall.0))?;
+            Ok(true)
         })
     }
 
@@ -219,6 +231,15 @@ impl Ledger {
             found.query_map([job.0], withheld)?.collect()
         })
     }
+}
+
+/// A reason without its figures and the units of time, which change with them: 59 m, then 1 h 2 m.
+fn without_figures(because: &str) -> Vec<&str> {
+    let changes = |word: &&str| {
+        word.contains(|c: char| c.is_ascii_digit())
+            || matches!(word.trim_end_matches([',', ';', ')']), "d" | "h" | "m" | "s")
+    };
+    because.split_whitespace().filter(|word| !changes(word)).collect()
 }
 
 fn finding_row(row: &Row) -> rusqlite::Result<FindingRow> {
@@ -303,5 +324,31 @@ mod tests {
         let kept = ledger.withheld_of(run).unwrap();
         assert_eq!(kept.len(), 2);
         assert_eq!((kept[1].count, kept[1].first.0, kept[1].last.0), (2, RunId(1), RunId(2)));
+    }
+
+    #[test]
+    fn reasons_that_differ_in_their_figures_only_are_one_with_the_newest_figures() {
+        let (_dir, mut ledger) = fresh();
+        let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
+        let drain = Deed::Of(Verdict::Drain);
+        let kinds = [
+            ["a CPU phase: 12.7 cores busy", "a CPU phase: 13.4 cores busy", "a CPU phase: 9 cores busy"],
+            [
+                "nothing is done for another 1 h 2 m",
+                "nothing is done for another 59 m 30 s",
+                "nothing is done for another 45 s",
+            ],
+            ["GPU 3 works again: 97 %", "GPU 4 works again: 61 %", "GPU 0 works again: 9 %"],
+        ];
+        for (minute, kind) in (1..).zip(kinds) {
+            for (second, because) in (0i64..).zip(kind) {
+                let new =
+                    ledger.withhold(run, drain, because, RunId(minute * 10 + second), &at(minute)).unwrap();
+                assert_eq!(new, second == 0, "{because}");
+            }
+            let kept = ledger.withheld_of(run).unwrap();
+            assert_eq!((kept.len() as i64, kept[0].because.as_str(), kept[0].count), (minute, kind[2], 3));
+        }
+        assert!(ledger.withhold(run, Deed::Of(Verdict::Cancel), kinds[0][0], RunId(99), &at(9)).unwrap());
     }
 }

@@ -8,7 +8,7 @@ use crate::units::{BootMs, NodeName, WallMs};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, FileControl, OpenFlags};
 use std::cell::RefCell;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(super) fn open(dir: &Path, node: &NodeName, now: &Now, opening: Opening) -> 
     let mut notes = Vec::new();
     let (conn, (owner, created)) = match connect(&path, node, now, opening) {
         Err(error) if error.kind == LedgerErrorKind::Corrupt => {
-            let _only_one = lock_folder(&path)?;
+            let _only_one = lock_folder(&path, opening.wait)?;
             // Once more under the lock: another process may have begun a new file meanwhile.
             match connect(&path, node, now, opening) {
                 Err(error) if error.kind == LedgerErrorKind::Corrupt => {
@@ -240,7 +240,7 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
         let text = format_args!("opened to read only, a damaged file is not put aside ({cause})");
         return Err(LedgerError::new(LedgerErrorKind::ReadOnly, &ledger.path, text));
     };
-    let _only_one = lock_folder(&ledger.path)?;
+    let _only_one = lock_folder(&ledger.path, opening.wait)?;
     let mut moved = 0;
     ledger
         .conn
@@ -259,12 +259,24 @@ pub(super) fn start_anew(ledger: &mut Ledger, cause: &str) -> Result<(), LedgerE
 }
 
 /// Of several processes that find the damage only one may move the file, and none the new one. Held only
-/// while files are renamed and tables made; gone with the process.
-fn lock_folder(path: &Path) -> Result<File, LedgerError> {
+/// while files are renamed and tables made; gone with the process. A holder that hangs is waited for no longer
+/// than any other lock: a Prolog's time is bounded.
+fn lock_folder(path: &Path, wait: Duration) -> Result<File, LedgerError> {
     let told = |e| LedgerError::new(LedgerErrorKind::CannotOpen, path, format_args!("lock its folder: {e}"));
     let lock = File::open(folder(path)).map_err(told)?;
-    lock.lock().map_err(told)?;
-    Ok(lock)
+    let mut left = wait;
+    loop {
+        match (lock.try_lock(), left.checked_sub(NAP)) {
+            (Ok(()), _) => return Ok(lock),
+            (Err(TryLockError::Error(e)), _) => return Err(told(e)),
+            (Err(TryLockError::WouldBlock), Some(rest)) => left = rest,
+            (Err(TryLockError::WouldBlock), None) => {
+                let why = format_args!("its folder was locked for all of {} ms", wait.as_millis());
+                return Err(LedgerError::new(LedgerErrorKind::Busy, path, why));
+            }
+        }
+        std::thread::sleep(NAP);
+    }
 }
 
 fn folder(path: &Path) -> &Path {

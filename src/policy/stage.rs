@@ -113,6 +113,10 @@ fn elapsed_ms(finding: &Finding, verdict: Verdict) -> i64 {
     if told_only { finding.established_for_ms } else { finding.acting_for_ms }
 }
 
+fn has_drain(rules: &Rules) -> bool {
+    rules.stages.iter().any(|s| s.verdict == Verdict::Drain)
+}
+
 /// The verdict that time alone makes due.
 pub fn due(finding: &Finding, stages: &[Stage]) -> Option<Verdict> {
     stages.iter().filter(|s| elapsed_ms(finding, s.verdict) >= s.after_ms).map(|s| s.verdict).max()
@@ -145,9 +149,14 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
         return Step::Rest;
     }
     let drain = drained(&c);
-    let asked = if drain.is_none() { Verdict::Drain } else { asked };
+    // `stages` is in order: where a cancel is due, a drain stage is due too, or there is none.
+    let asked = if drain.is_none() && has_drain(rules) { Verdict::Drain } else { asked };
     if drain.is_some() && asked == Verdict::Drain {
         return Step::Rest;
+    }
+    if drain.is_none() && asked == Verdict::Cancel {
+        let because = "cancel needs an earlier drain, and `stages` has no drain".to_owned();
+        return Step::Withheld { asked, guard: Some(Guard::CancelHistory), because };
     }
     if let Some((guard, because)) = forbids(finding, rules, &c, asked) {
         return Step::Withheld { asked, guard, because };

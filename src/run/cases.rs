@@ -250,9 +250,7 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let (job, deed) = (self.job().id, ledger::Deed::Of(asked));
-        let known = ledger.withheld_of(job)?;
-        ledger.withhold(job, deed, because, run, setting.now)?;
-        if !known.iter().any(|w| w.deed == deed && w.because == because) {
+        if ledger.withhold(job, deed, because, run, setting.now)? {
             let job = self.job().shown_id();
             let guard = guard.map_or("", Guard::word);
             tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
@@ -362,7 +360,7 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     }
     for verdict in [Verdict::Drain, Verdict::Cancel] {
         if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
-            return Ok(Some(format!("Slurm refused the {verdict}; it is tried again later")));
+            return Ok(Some(format!("the {verdict} was tried and failed; it is tried again later")));
         }
     }
     Ok(None)

@@ -14,6 +14,17 @@ use crate::reading::Reading;
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;
 
+/// The kind of fault under which a drain that stays is kept.
+const KIND: &str = "drain";
+
+/// Why a drain is not fit for release.
+enum Stays {
+    /// Its job run is here, or its outcome is still to be found out: a later run sees.
+    ForNow,
+    /// Something that may never pass by itself: people are told.
+    Because(String),
+}
+
 /// Looks at every drain of ours that still stands.
 pub fn ours(
     setting: &Setting,
@@ -25,9 +36,13 @@ pub fn ours(
 ) -> Result<(), Trouble> {
     for mut drain in drains {
         settle(setting, run, &mut drain, ledger)?;
-        if let Err(why) = fit(setting, snapshot, cases, &drain) {
-            ledger.clear_release_seen(drain.action.id)?;
-            tracing::debug!("our drain for job {} stays: {why}", drain.job);
+        if let Err(stays) = fit(setting, snapshot, cases, &drain) {
+            if drain.release_seen.is_some() {
+                ledger.clear_release_seen(drain.action.id)?;
+            }
+            if let Stays::Because(why) = stays {
+                look_and_tell(setting, run, &drain, &why, ledger)?;
+            }
             continue;
         }
         let before = ledger.note_release_seen(drain.action.id, run)?;
@@ -35,7 +50,10 @@ pub fn ours(
             continue;
         }
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-        tell(&drain, act::release(&drain, &mut desk)?);
+        match act::release(&drain, &mut desk)? {
+            Deed::Withheld(why) => tell_it_stays(setting, run, &drain, &why, ledger)?,
+            Deed::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
+        }
     }
     Ok(())
 }
@@ -53,40 +71,96 @@ fn settle(setting: &Setting, run: RunId, drain: &mut OpenDrain, ledger: &mut Led
     Ok(())
 }
 
-fn tell(drain: &OpenDrain, deed: Deed) {
+fn tell(
+    setting: &Setting,
+    drain: &OpenDrain,
+    outcome: Outcome,
+    words: &str,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
     let job = drain.job.get();
-    match deed {
-        Deed::Ended(Outcome::Lifted, words) => {
-            tracing::warn!(job, "our drain for job {job} is lifted: {words}")
+    if outcome != Outcome::Lifted {
+        tracing::warn!(job, "our drain for job {job}: outcome of the release unknown: {words}");
+        return Ok(());
+    }
+    tracing::warn!(job, "our drain for job {job} is lifted: {words}");
+    let subject = drain.action.id.to_string();
+    for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND && f.subject == subject) {
+        ledger.fault_gone(fault.id, setting.now)?;
+    }
+    Ok(())
+}
+
+/// Whether that was told already, of this drain and for this reason.
+fn told(drain: &OpenDrain, why: &str, ledger: &Ledger) -> Result<bool, Trouble> {
+    let subject = drain.action.id.to_string();
+    Ok(ledger.open_faults()?.iter().any(|f| f.kind == KIND && f.subject == subject && f.detail == why))
+}
+
+/// Before people are sent to a drain: is it still there, and ours? While Slurm does not say, nothing is told.
+fn look_and_tell(
+    setting: &Setting,
+    run: RunId,
+    drain: &OpenDrain,
+    why: &str,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    if told(drain, why, ledger)? || !setting.may_ask() {
+        return Ok(());
+    }
+    let ours = drain.action.reason.as_deref().unwrap_or_default();
+    match setting.slurm.node() {
+        Ok(node) if node.drained_as(ours) => tell_it_stays(setting, run, drain, why, ledger),
+        Ok(node) => {
+            let detail = format!("lifted or changed by somebody else: {node}");
+            ledger.mark_lifted(drain.action.id, &detail)?;
+            tell(setting, drain, Outcome::Lifted, &detail, ledger)
         }
-        Deed::Ended(_, words) => {
-            tracing::warn!(job, "our drain for job {job}: outcome of the release unknown: {words}")
-        }
-        Deed::Withheld(why) => tracing::info!(job, "our drain for job {job} stays: {why}"),
+        Err(_) => Ok(()),
     }
 }
 
+/// Says that a drain stays, once for each reason, and how to lift it.
+fn tell_it_stays(
+    setting: &Setting,
+    run: RunId,
+    drain: &OpenDrain,
+    why: &str,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    if told(drain, why, ledger)? {
+        return Ok(());
+    }
+    ledger.fault_seen(KIND, &drain.action.id.to_string(), why, run, setting.now)?;
+    let (job, node) = (drain.job.get(), &setting.place.node);
+    let lift = format!("`scontrol update nodename={node} state=undrain`");
+    tracing::warn!(job, "our drain for job {job} stays: {why}; to lift it: {lift}");
+    Ok(())
+}
+
 /// Whether this run sees the drain fit for release.
-fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain) -> Result<(), String> {
-    if setting.config.act.release == Release::Never {
-        return Err("`act.release` is never".to_owned());
-    }
-    if setting.config.mode().permit().is_none() {
-        return Err("mode is observe".to_owned());
-    }
-    if drain.boot_id != setting.now.boot_id {
-        return Err("it was made before this boot".to_owned());
-    }
+fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain) -> Result<(), Stays> {
     if drain.action.outcome != Outcome::Done {
-        return Err("its outcome is not known".to_owned());
+        return Err(Stays::ForNow);
     }
     let case = cases.iter().find(|c| c.history.job.id == drain.job_run);
-    match case.map(|c| &c.assessment.judgement) {
-        Some(Judgement::Alive { .. }) => Ok(()),
-        Some(_) => Err("its job run is still here".to_owned()),
-        None if drain.job_open => Err("its job run is still here".to_owned()),
-        None => clean(snapshot),
+    let alive = match case.map(|c| &c.assessment.judgement) {
+        Some(Judgement::Alive { .. }) => true,
+        Some(_) => return Err(Stays::ForNow),
+        None if drain.job_open => return Err(Stays::ForNow),
+        None => false,
+    };
+    let because = |why: &str| Err(Stays::Because(why.to_owned()));
+    if setting.config.act.release == Release::Never {
+        return because("`act.release` is never");
     }
+    if setting.config.mode().permit().is_none() {
+        return because("mode is observe");
+    }
+    if drain.boot_id != setting.now.boot_id {
+        return because("it was made before this boot");
+    }
+    if alive { Ok(()) } else { clean(snapshot).map_err(Stays::Because) }
 }
 
 /// No process and no memory held on any unit that no registered job holds.

@@ -14,6 +14,7 @@ macro_rules! scenarios {
 }
 
 scenarios![
+    "a-cancel-without-a-drain-stage-is-withheld",
     "a-card-that-drops-out-renumbers-nobody",
     "a-checkpoint-save-of-fifteen-minutes-is-no-hang",
     "a-completing-job-is-the-nodes-trouble",
@@ -29,8 +30,10 @@ scenarios![
     "a-job-on-two-nodes-is-never-acted-on-alone",
     "a-job-that-no-prolog-saw-is-found-late",
     "a-job-without-any-process-is-idle-by-its-registration",
+    "a-leftover-reason-of-ours-is-no-obstacle",
     "a-pause-after-hours-of-little-compute-is-still-starved",
     "a-portal-session-is-exempt-by-name-but-only-a-small-one",
+    "a-reason-by-somebody-else-is-not-overwritten",
     "a-refused-drain-does-not-advance-the-ladder",
     "a-requeued-job-is-a-new-run",
     "a-silent-controller-stops-every-deed",

@@ -2,6 +2,7 @@
 //! and eyes that see the timeline. Everything else is the real thing.
 
 use super::file::{Job, Samples, Scenario};
+use crate::act::reason::PREFIX;
 use crate::config::{self, Config};
 use crate::explain::{self, Answer, Asked};
 use crate::gpu::GpuSource;
@@ -259,7 +260,8 @@ impl<'a> Stage<'a> {
     /// The node's Reason now, and the one that somebody else had set in the story.
     pub fn reasons(&self) -> (String, Option<String>) {
         let now = fs::read_to_string(self.folder.0.join("cluster/node.reason")).unwrap_or_default();
-        (now, self.scenario.slurm.iter().rev().find_map(|e| e.node_reason.clone()))
+        let set = self.scenario.slurm.iter().rev().find_map(|e| e.node_reason.clone());
+        (now, set.filter(|reason| !reason.starts_with(PREFIX)))
     }
 }
 

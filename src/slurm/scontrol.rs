@@ -25,10 +25,11 @@ impl Slurm {
     }
 
     /// Cancels one job, by the id that people know it by: an array's leader id would end the whole array.
-    /// `Ok` proves nothing: scancel ends well for a job that it does not know (measured).
+    /// Only while it is RUNNING: a requeued one that waits is left alone. `Ok` proves nothing: scancel ends well
+    /// for a job that it does not know (measured).
     pub fn cancel(&self, display_id: &str) -> Answer<()> {
         let id = exact_id(Program::Scancel, display_id)?;
-        self.change(Program::Scancel, &[id])
+        self.change(Program::Scancel, &["--state=RUNNING", id])
     }
 
     /// Writes the job's AdminComment, replacing one that is there.

@@ -63,6 +63,19 @@ fn a_missing_state_folder_is_made() {
 }
 
 #[test]
+fn a_process_that_hangs_while_it_puts_a_damaged_ledger_aside_holds_up_no_hook() {
+    let cluster = cluster();
+    assert_eq!(cluster.prolog(1, &[]).err, "");
+    let ledger = cluster.node.state().join("ledger.db");
+    fs::write(&ledger, "this is no ledger at all\n".repeat(200)).unwrap();
+    let folder = fs::File::open(cluster.node.state()).unwrap();
+    folder.lock().unwrap();
+    both_hooks_bear(&cluster, "locked for all of");
+    drop(folder);
+    the_job_is_found_later(&cluster);
+}
+
+#[test]
 fn a_state_folder_that_is_none_fails_no_hook() {
     // mknoxnv/ubuntu-slurm#4, AMDResearch/hpcfund#69 (PE-08)
     let cluster = cluster();

@@ -1,7 +1,7 @@
 //! The whole ladder through the real program, its times shortened to seconds: what a job's owner and an
 //! administrator can read afterwards, and what a refusal does to it.
 
-use crate::slurm::Cluster;
+use crate::slurm::{Cluster, install};
 use crate::*;
 use gpu_reaper_hc::explain::Answer;
 use gpu_reaper_hc::model::{JobId, Outcome, Verdict};
@@ -65,7 +65,7 @@ fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
     assert_eq!(cluster.read("jobs/4242.state"), "COMPLETING");
     let comment = cluster.read("jobs/4242.comment");
     assert!(
-        comment.starts_with("gpu-reaper: cancelled 20") && comment.contains("hung on 1 GPUs"),
+        comment.starts_with("gpu-reaper: cancelling 20") && comment.contains("hung on 1 GPUs"),
         "{comment}"
     );
     assert!(comment.ends_with("ask: gpu-reaper-hc --explain 4242") && plain(&comment), "{comment}");
@@ -74,8 +74,67 @@ fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
     let [drain, admin_comment, scancel] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(drain, &format!("scontrol update NodeName=n1 State=DRAIN Reason={reason}"));
     assert!(admin_comment.starts_with("scontrol update JobId=4240_2 AdminComment="), "{admin_comment}");
-    assert_eq!(scancel, "scancel 4240_2");
+    assert_eq!(scancel, "scancel --state=RUNNING 4240_2");
     afterwards(&cluster, &reason);
+}
+
+#[test]
+fn a_job_requeued_between_look_and_cancel_is_not_cancelled() {
+    let cluster = Cluster::new(SECONDS);
+    cluster.job(4242, "4242", "train");
+    assert_eq!(cluster.prolog(4242, &[]).err, "");
+    run_until(&cluster, "drain");
+    // It is requeued while its AdminComment is written: after every other look.
+    let (bin, real) = (cluster.node.path("bin/scontrol"), cluster.node.path("real"));
+    fs::create_dir(&real).unwrap();
+    fs::rename(&bin, real.join("scontrol")).unwrap();
+    let requeue = format!("printf PENDING >{}/cluster/jobs/4242.state", cluster.node.path("").display());
+    let text = format!(
+        "#!/bin/sh\ncase $* in *AdminComment=*) {requeue} ;; esac\nexec {}/scontrol \"$@\"\n",
+        real.display()
+    );
+    install(&bin, &text);
+    let failed = "SELECT detail FROM action WHERE verdict = 'cancel' AND outcome = 'failed'";
+    for _ in 0..100 {
+        assert_eq!(cluster.node.health_check().status, Some(0));
+        if cluster.read("jobs/4242.state") == "PENDING" {
+            break;
+        }
+    }
+    assert_eq!(cluster.node.ledger(failed), "not asked for: Slurm says the job is pending");
+    assert_eq!(cluster.read("jobs/4242.state"), "PENDING");
+    assert!(!cluster.calls().iter().any(|c| c.starts_with("scancel")), "{:?}", cluster.calls());
+    assert!(!cluster.read("jobs/4242.comment").contains("cancelled"));
+}
+
+#[test]
+fn a_drain_that_nobody_will_lift_is_told_once() {
+    let observe = SECONDS.replace("mode: enforce", "mode: observe");
+    let never = format!("{SECONDS}act: {{ release: never }}\n");
+    let ways = [
+        ("mode is observe", observe.as_str(), ""),
+        ("`act.release` is never", never.as_str(), ""),
+        ("it was made before this boot", SECONDS, "UPDATE boot SET boot_id = 'earlier'"),
+    ];
+    for (why, config, change) in ways {
+        let cluster = Cluster::new(SECONDS);
+        cluster.job(4242, "4242", "train");
+        assert_eq!(cluster.prolog(4242, &[]).err, "");
+        run_until(&cluster, "drain");
+        assert_eq!(cluster.node.hook("epilog", "4242", &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
+        cluster.write("jobs/4242.state", "COMPLETED");
+        cluster.configure(config);
+        let ledger = rusqlite::Connection::open(cluster.node.state().join("ledger.db")).unwrap();
+        ledger.execute_batch(change).unwrap();
+        let said: Vec<String> = (0..3).map(|_| cluster.node.health_check().err).collect();
+        let told = format!(
+            "our drain for job 4242 stays: {why}; to lift it: `scontrol update nodename=n1 state=undrain`"
+        );
+        assert!(said[0].contains(&told), "{said:?}");
+        assert!(!said[1..].iter().any(|s| s.contains("our drain")), "{said:?}");
+        assert_eq!(cluster.node.ledger("SELECT detail FROM fault WHERE kind = 'drain'"), why);
+        assert_eq!(cluster.read("node.state"), "allocated+drain");
+    }
 }
 
 /// The Epilog came: everything is still there to be read.

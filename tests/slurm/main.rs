@@ -170,11 +170,11 @@ fn a_drain_is_one_exact_command_and_its_reason_arrives_byte_for_byte() {
     assert_eq!(stand_ins.args("scontrol"), want);
     slurm.undrain().unwrap();
     assert_eq!(stand_ins.args("scontrol"), ["update", "NodeName=node1", "State=UNDRAIN"]);
-    slurm.admin_comment("9_2", "gpu-reaper: cancelled, idle for 5 h").unwrap();
-    let comment = "AdminComment=gpu-reaper: cancelled, idle for 5 h";
+    slurm.admin_comment("9_2", "gpu-reaper: cancelling, idle for 5 h").unwrap();
+    let comment = "AdminComment=gpu-reaper: cancelling, idle for 5 h";
     assert_eq!(stand_ins.args("scontrol"), ["update", "JobId=9_2", comment]);
     slurm.cancel("9_2").unwrap();
-    assert_eq!(stand_ins.args("scancel"), ["9_2"]);
+    assert_eq!(stand_ins.args("scancel"), ["--state=RUNNING", "9_2"]);
 }
 
 #[test]
