@@ -29,7 +29,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Slurm's name of this node [default: SLURMD_NODENAME, or the only node with state here]
+    /// Slurm's name of this node [default: SLURMD_NODENAME, the only node with state here, or the host's name]
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 

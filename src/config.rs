@@ -14,6 +14,7 @@ use std::time::Duration;
 mod cross;
 mod effective;
 mod file;
+mod not_yet;
 mod quantity;
 mod schema;
 mod table;
@@ -21,9 +22,13 @@ mod tree;
 mod values;
 
 pub use effective::show;
+pub use not_yet::NOT_YET;
 
 /// Where the configuration lies unless the caller names another file.
 pub const DEFAULT_FILE: &str = "/etc/gpu-reaper-hc/config.yaml";
+
+/// No action begins with less left of the run's time, so a `deadline` of no more never acts.
+pub const ACT_NEEDS: Duration = Duration::from_secs(20);
 
 /// Where GPU readings come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +298,7 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
     let table = table::Table::new(&mut check, String::new(), Some(&root));
     let mut config = schema::config(table, defaults);
     cross::check(&mut check, &root, &config);
+    not_yet::check(&mut check, &root);
     config.notes = std::mem::take(&mut check.notes);
     let errors = check.errors();
     if errors.is_empty() { Ok(config) } else { Err(errors) }

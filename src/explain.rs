@@ -145,7 +145,8 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     let mapping = asked.slurm.mapping(&jobs).unwrap_or(attribution::Mapping::Unknown);
     let held = attribution::attribute(&jobs, &known, &mapping);
     let units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
-    let node_units = attribution::count(&known, asked.config.gpu.expected);
+    // Whether a job holds the whole node only a run can say, which sees the cards; here nothing escalates.
+    let node_units = Reading::Absent(Absence::NotRecorded);
     let id = run.id;
     let everything = vec![JobAsked { run: run.clone(), units }];
     let mut history = match ledger

@@ -8,7 +8,7 @@ pub mod questions;
 pub mod release;
 pub mod snapshot;
 
-use crate::config::Config;
+use crate::config::{ACT_NEEDS, Config};
 use crate::ledger::{Ledger, LedgerError, Opening};
 use crate::lock::{self, Before, RunLock, Taken};
 use crate::model::{Cadence, Now};
@@ -25,8 +25,6 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LEDGER_WAIT: Duration = Duration::from_secs(3);
 /// Taken for the interval while the ledger does not know it: Slurm's own limit for a health check.
 const UNKNOWN_INTERVAL_MS: i64 = 60_000;
-/// No action begins with less left of the run's time.
-const ACT_NEEDS: Duration = Duration::from_secs(20);
 /// No question to Slurm begins with less left.
 const ASK_NEEDS: Duration = Duration::from_secs(14);
 

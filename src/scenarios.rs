@@ -80,6 +80,10 @@ fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> R
     {
         verdict.differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
     }
+    let ran = stage.slurm_commands();
+    if let Some(wanted) = scenario.slurm_commands.filter(|wanted| *wanted != ran) {
+        verdict.differs.push(format!("{ran} of Slurm's commands were run, expected {wanted}"));
+    }
     Ok(verdict)
 }
 

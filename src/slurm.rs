@@ -17,11 +17,13 @@ pub use node::{NodeBase, NodeStatus};
 pub use squeue::{Listed, job_state};
 
 use crate::model::{GpuClaim, JobRun, Outcome};
-use crate::policy::attribution::Mapping;
+use crate::policy::attribution::{Configured, Mapping};
 use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
+use gres_conf::GresMap;
 use std::fmt;
+use std::path::PathBuf;
 
 /// What Slurm said, or why it said nothing.
 pub type Answer<T> = Result<T, NoAnswer>;
@@ -139,17 +141,19 @@ impl Slurm {
         if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
             return Ok(Mapping::Unknown);
         }
+        let minors =
+            |files: &[PathBuf]| files.iter().map(|file| gres_conf::minor_of(file).ok()).collect::<Vec<_>>();
         Ok(match self.gres_map()? {
-            gres_conf::GresMap::Files(files) => {
-                Mapping::Minors(files.iter().map(|file| gres_conf::minor_of(file).ok()).collect())
-            }
-            gres_conf::GresMap::AutoDetected => Mapping::AutoDetected,
+            GresMap::Files(files) => Mapping::Minors(minors(&files)),
+            GresMap::AutoDetected => Mapping::AutoDetected(Configured::All),
+            GresMap::AutoDetectedCount(count) => Mapping::AutoDetected(Configured::Count(count)),
+            GresMap::AutoDetectedFiles(files) => Mapping::AutoDetected(Configured::Minors(minors(&files))),
         })
     }
 
     /// The GPUs of this node as gres.conf lists them, from beside slurm.conf.
-    pub fn gres_map(&self) -> Result<gres_conf::GresMap, String> {
-        gres_conf::GresMap::read(self.commands.conf(), self.node.as_str())
+    pub fn gres_map(&self) -> Result<GresMap, String> {
+        GresMap::read(self.commands.conf(), self.node.as_str())
     }
 
     /// The same node under the name that Slurm's error means.

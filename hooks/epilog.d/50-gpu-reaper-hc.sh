@@ -1,7 +1,8 @@
 #!/bin/sh
 # Epilog: clears the job from what gpu-reaper-hc judges, and keeps its case file.
 # Ends with another status than 0, which drains the node, only where the program says so by status 1
-# (it asked for a drain over a leak and could not set it): a program that is missing or dies drains nothing.
+# (kept for leaks that could not be drained; this version never does): a program that is missing or dies drains
+# nothing.
 # Install as /etc/slurm/epilog.d/50-gpu-reaper-hc.sh with Epilog=/etc/slurm/epilog.d/* (slurm.conf(5)).
 program=${GPU_REAPER_HC:-/usr/sbin/gpu-reaper-hc}
 [ -x "$program" ] || exit 0

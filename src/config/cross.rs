@@ -4,7 +4,7 @@
 use super::quantity::duration_text;
 use super::table::Check;
 use super::tree::{self, Node};
-use super::{Config, GpuSourceKind};
+use super::{ACT_NEEDS, Config, GpuSourceKind};
 use crate::mode::Mode;
 use crate::model::Verdict;
 use crate::policy::Auto;
@@ -20,6 +20,13 @@ pub(super) fn check(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
 }
 
 fn deadlines(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
+    if config.deadline <= ACT_NEEDS {
+        let (deadline, needs) = (duration_text(config.deadline), duration_text(ACT_NEEDS));
+        let why = format!(
+            "no action begins with less than {needs} left: nothing is drained, cancelled or released"
+        );
+        check.notes.push(format!("`deadline` {deadline}: {why}"));
+    }
     let Auto::Set(gpu) = config.gpu.deadline else {
         return;
     };

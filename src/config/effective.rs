@@ -92,7 +92,6 @@ fn thresholds(config: &Config) -> Vec<Row> {
         ("thresholds.min_samples", auto(&t.min_samples, u32::to_string)),
         ("thresholds.max_sample_gap", auto(&t.max_sample_gap, millis)),
         ("stages", format!("[{}]", stages.join(", "))),
-        ("signatures.spinning", config.rules.spinning.to_string()),
     ]
 }
 
@@ -105,12 +104,7 @@ fn acting(config: &Config) -> Vec<Row> {
     vec![
         ("act.drain_shared", config.rules.drain_shared.to_string()),
         ("act.release", release.to_owned()),
-        ("act.release_orphans", act.release_orphans.to_string()),
         ("act.admin_comment", act.admin_comment.to_string()),
-        ("act.notify_job", act.notify_job.to_string()),
-        ("limits.max_drained_fraction", limits.max_drained_fraction.to_string()),
-        ("limits.max_drained_nodes", maybe(&limits.max_drained_nodes, u32::to_string)),
-        ("limits.spread", duration_text(limits.spread)),
         ("limits.max_actions_per_hour", limits.max_actions_per_hour.to_string()),
     ]
 }
@@ -125,19 +119,16 @@ fn exemptions(config: &Config) -> Vec<Row> {
         ("exemptions.name_pattern", maybe(&e.name_pattern, |p| quoted(p.as_str()))),
         ("exemptions.max_gpus", maybe(&e.max_gpus, u32::to_string)),
         ("exemptions.max_age", maybe(&e.max_age_ms, millis)),
-        ("exemptions.job_comment", maybe(&config.job_comment, |d| duration_text(*d))),
     ]
 }
 
 fn keeping(config: &Config) -> Vec<Row> {
-    let (history, epilog) = (&config.history, &config.epilog);
+    let history = &config.history;
     vec![
         ("history.keep", duration_text(history.keep)),
         ("history.archive", duration_text(history.archive)),
         ("history.max_size", size_text(history.max_size_bytes)),
         ("history.case_files", duration_text(history.case_files)),
-        ("epilog.verify", duration_text(epilog.verify)),
-        ("epilog.allow", texts(&epilog.allow)),
     ]
 }
 

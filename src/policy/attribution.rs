@@ -12,10 +12,34 @@ use std::collections::HashMap;
 pub enum Mapping {
     /// The minors of the device files, in index order; `None` for one that is no device.
     Minors(Vec<Option<DeviceMinor>>),
-    /// slurmd asks NVML.
-    AutoDetected,
+    /// slurmd detects by itself.
+    AutoDetected(Configured),
     /// It could not be found out, or nobody needed it.
     Unknown,
+}
+
+/// Which of the GPUs that slurmd detects are configured, as far as gres.conf says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Configured {
+    /// Nothing is said: all that there are.
+    All,
+    /// So many.
+    Count(u32),
+    /// Those of these device files, as listed; `None` for one that is no device.
+    Minors(Vec<Option<DeviceMinor>>),
+}
+
+impl Mapping {
+    /// How many GPUs it knows of.
+    fn gpus(&self) -> u32 {
+        match self {
+            Mapping::Minors(minors) | Mapping::AutoDetected(Configured::Minors(minors)) => {
+                minors.len() as u32
+            }
+            Mapping::AutoDetected(Configured::Count(count)) => *count,
+            Mapping::AutoDetected(Configured::All) | Mapping::Unknown => 0,
+        }
+    }
 }
 
 /// This run's units, completed by those an earlier run of this boot saw: a card that fell off keeps its name.
@@ -43,13 +67,45 @@ pub fn known(report: &Reading<GpuReport>, earlier: Vec<KnownUnit>) -> Vec<KnownU
     all
 }
 
-/// How many allocation units this node has, where every GPU's identity is known.
-pub fn count(known: &[KnownUnit], expected: Auto<u32>) -> Reading<u32> {
-    match expected {
-        Auto::Set(n) => Reading::Measured(n),
-        Auto::Auto if known.is_empty() => Reading::Absent(Absence::NotRecorded),
-        Auto::Auto => Reading::Measured(known.iter().filter(|k| is_allocatable(k, known)).count() as u32),
+/// How many allocation units this node has: of everything that knows of some, the most. Absent where a job that
+/// holds all that are seen need not hold all: a card that cannot be read or has gone, or a registration of which
+/// a unit is not known (it is of this node, and may be a card that nobody sees). A drain rests on this.
+pub fn count(
+    report: &Reading<GpuReport>,
+    known: &[KnownUnit],
+    expected: Auto<u32>,
+    mapping: &Mapping,
+    held: &HashMap<JobRunId, Reading<Vec<UnitRef>>>,
+) -> Reading<u32> {
+    let report = match report {
+        Reading::Measured(report) => report,
+        Reading::Absent(why) => return Reading::Absent(*why),
+    };
+    let uuids = || report.units.iter().map(|u| &u.identity.uuid);
+    if let Some(why) = uuids().find_map(Reading::absence) {
+        return Reading::Absent(why);
     }
+    let units: Vec<&KnownUnit> = known.iter().filter(|k| is_allocatable(k, known)).collect();
+    if units.is_empty() || units.iter().any(|k| !uuids().any(|uuid| uuid.measured() == Some(&k.uuid))) {
+        return Reading::Absent(Absence::NotListed);
+    }
+    let unmapped = |of_job: &Reading<Vec<UnitRef>>| match of_job {
+        // A job that names a GPU that is cut into instances holds no allocation unit that is counted here.
+        Reading::Measured(held) => {
+            let counted = held.iter().all(|h| units.iter().any(|k| k.uuid == h.uuid));
+            (!counted).then_some(Absence::NotMapped)
+        }
+        Reading::Absent(Absence::Shared) => None,
+        Reading::Absent(why) => Some(*why),
+    };
+    if let Some(why) = held.values().find_map(unmapped) {
+        return Reading::Absent(why);
+    }
+    let said = match expected {
+        Auto::Set(n) => n,
+        Auto::Auto => 0,
+    };
+    Reading::Measured(said.max(mapping.gpus()).max(units.len() as u32))
 }
 
 /// A GPU that is cut into instances is allocated by its instances.
@@ -57,67 +113,90 @@ fn is_allocatable(unit: &KnownUnit, all: &[KnownUnit]) -> bool {
     !all.iter().any(|k| matches!(&k.kind, UnitKind::Mig { parent, .. } if *parent == unit.uuid))
 }
 
-/// The units of one job run.
-fn of(job: &JobRun, known: &[KnownUnit], mapping: &Mapping) -> Reading<Vec<UnitRef>> {
-    let mut units = Vec::new();
-    for claim in &job.registration.gpus {
-        let found = match claim {
-            GpuClaim::Uuid(uuid) => known.iter().find(|k| k.uuid == *uuid),
-            GpuClaim::Index(index) => by_index(*index, known, mapping),
-        };
-        let Some(found) = found else {
-            return Reading::Absent(match claim {
-                GpuClaim::Uuid(_) => Absence::NotListed,
-                GpuClaim::Index(_) => Absence::NotMapped,
-            });
-        };
-        units.push(UnitRef { uuid: found.uuid.clone(), index: found.index, name: found.name.clone() });
+/// The unit of one claim.
+fn unit_of(claim: &GpuClaim, known: &[KnownUnit], mapping: &Mapping) -> Reading<UnitRef> {
+    let (found, why) = match claim {
+        GpuClaim::Uuid(uuid) => (known.iter().find(|k| k.uuid == *uuid), Absence::NotListed),
+        GpuClaim::Index(index) => (by_index(*index, known, mapping), Absence::NotMapped),
+    };
+    match found {
+        Some(k) => Reading::Measured(UnitRef { uuid: k.uuid.clone(), index: k.index, name: k.name.clone() }),
+        None => Reading::Absent(why),
     }
-    Reading::Measured(units)
 }
 
 /// GRES index to unit. Where slurmd detects by itself, only where every order agrees: slurmd sorts what it detects
-/// by device file, then by PCI bus (facts of Slurm 2.2), so a card whose minor is not its NVML index, or a MIG
-/// instance, leaves the mapping unknown.
+/// by device file, then by PCI bus (facts of Slurm 2.2), and by type before that where it knows types. So a card
+/// whose minor is not its NVML index, a MIG instance, a second model, or files listed in another order leave the
+/// mapping unknown; so does a number of GPUs that is not the configured one, for nobody says which are meant.
 fn by_index<'a>(index: GresIndex, known: &'a [KnownUnit], mapping: &Mapping) -> Option<&'a KnownUnit> {
     let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
+    let of_minor = |minor: DeviceMinor| gpus().find(|k| k.minor == Reading::Measured(minor));
+    let at = index.0 as usize;
     match mapping {
-        Mapping::Minors(minors) => {
-            let minor = (*minors.get(index.0 as usize)?)?;
-            gpus().find(|k| k.minor == Reading::Measured(minor))
-        }
-        Mapping::AutoDetected => {
+        Mapping::Minors(minors) => of_minor((*minors.get(at)?)?),
+        Mapping::AutoDetected(configured) => {
             let orders_agree = gpus().all(|k| k.minor == Reading::Measured(DeviceMinor(k.index.0)));
             let no_instances = known.iter().all(|k| k.kind == UnitKind::Gpu);
             let contiguous = gpus().count() as u32 == gpus().map(|k| k.index.0 + 1).max().unwrap_or(0);
-            (orders_agree && no_instances && contiguous)
-                .then(|| gpus().find(|k| k.index.0 == index.0))
-                .flatten()
+            let one_model = gpus().zip(gpus().skip(1)).all(|(a, b)| a.name == b.name);
+            if !(orders_agree && no_instances && contiguous && one_model) {
+                return None;
+            }
+            match configured {
+                Configured::All => of_minor(DeviceMinor(index.0)),
+                Configured::Count(count) if gpus().count() as u32 == *count => of_minor(DeviceMinor(index.0)),
+                Configured::Count(_) => None,
+                Configured::Minors(minors) => {
+                    let rising = minors.windows(2).all(|pair| pair[0].is_some() && pair[0] < pair[1]);
+                    if rising { of_minor((*minors.get(at)?)?) } else { None }
+                }
+            }
         }
         Mapping::Unknown => None,
     }
 }
 
 /// The units of every job run; a job one of whose units another job claims too is not attributed.
+///
+/// A job of which one claim cannot be mapped is not attributed, and still holds its other units: those are no other
+/// job's alone. The lost claim itself may be any unit, so far as we know. It takes nothing from jobs that name their
+/// units by index, for another index is another unit; it does from those that name them by UUID, for nobody
+/// can say that the index is not one of these. And nobody holds the whole node then: see [`count`].
 pub fn attribute(
     jobs: &[JobRun],
     known: &[KnownUnit],
     mapping: &Mapping,
 ) -> HashMap<JobRunId, Reading<Vec<UnitRef>>> {
-    let mut held: HashMap<JobRunId, Reading<Vec<UnitRef>>> =
-        jobs.iter().map(|job| (job.id, of(job, known, mapping))).collect();
-    let mut holders: HashMap<UnitUuid, u32> = HashMap::new();
-    for unit in held.values().filter_map(Reading::measured).flatten() {
-        *holders.entry(unit.uuid.clone()).or_default() += 1;
+    let mut claims: Vec<(JobRunId, &GpuClaim, Reading<UnitRef>)> = Vec::new();
+    for job in jobs {
+        claims.extend(job.registration.gpus.iter().map(|c| (job.id, c, unit_of(c, known, mapping))));
     }
-    for units in held.values_mut() {
-        let shared =
-            matches!(units, Reading::Measured(u) if u.iter().any(|u| holders.get(&u.uuid) != Some(&1)));
-        if shared {
-            *units = Reading::Absent(Absence::Shared);
+    let mut holders: HashMap<&UnitUuid, u32> = HashMap::new();
+    for unit in claims.iter().filter_map(|(_, _, unit)| unit.measured()) {
+        *holders.entry(&unit.uuid).or_default() += 1;
+    }
+    let is_lost = |claim: &GpuClaim, unit: &Reading<UnitRef>| {
+        matches!((claim, unit), (GpuClaim::Index(_), Reading::Absent(_)))
+    };
+    let may_be_anothers = |job: JobRunId, claim: &GpuClaim| {
+        matches!(claim, GpuClaim::Uuid(_)) && claims.iter().any(|(j, c, unit)| *j != job && is_lost(c, unit))
+    };
+    let of_job = |job: &JobRun| {
+        let mut units = Vec::new();
+        let mut shared = false;
+        for (_, claim, unit) in claims.iter().filter(|(id, _, _)| *id == job.id) {
+            match unit {
+                Reading::Absent(why) => return Reading::Absent(*why),
+                Reading::Measured(unit) => {
+                    shared |= holders.get(&unit.uuid) != Some(&1) || may_be_anothers(job.id, claim);
+                    units.push(unit.clone());
+                }
+            }
         }
-    }
-    held
+        if shared { Reading::Absent(Absence::Shared) } else { Reading::Measured(units) }
+    };
+    jobs.iter().map(|job| (job.id, of_job(job))).collect()
 }
 
 #[cfg(test)]
@@ -125,6 +204,8 @@ mod tests {
     use super::*;
     use crate::model::*;
     use crate::units::*;
+
+    const AUTO: Mapping = Mapping::AutoDetected(Configured::All);
 
     fn unit(minor: u32, index: u32) -> KnownUnit {
         KnownUnit {
@@ -178,17 +259,14 @@ mod tests {
         let jobs = [job(1, &[0])];
         assert_eq!(uuids(&attribute(&jobs, &known, &by_file)[&JobRunId(1)]), ["GPU-0"]);
         // Where slurmd detects by itself nobody can say which order it took.
-        assert_eq!(
-            attribute(&jobs, &known, &Mapping::AutoDetected)[&JobRunId(1)],
-            Reading::Absent(Absence::NotMapped)
-        );
+        assert_eq!(attribute(&jobs, &known, &AUTO)[&JobRunId(1)], Reading::Absent(Absence::NotMapped));
     }
 
     #[test]
     fn two_jobs_have_two_cards_whatever_their_local_index_is() {
         // guilbaults/slurm-job-exporter#63 (ID-02): the only GPU inside a job is called 0.
         let known: Vec<KnownUnit> = (0..4).map(|i| unit(i, i)).collect();
-        let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, &Mapping::AutoDetected);
+        let held = attribute(&[job(1, &[0]), job(2, &[1])], &known, &AUTO);
         assert_eq!(uuids(&held[&JobRunId(1)]), ["GPU-0"]);
         assert_eq!(uuids(&held[&JobRunId(2)]), ["GPU-1"]);
     }
@@ -205,7 +283,7 @@ mod tests {
         let held = attribute(&[job(5, &[5])], &all, &by_file);
         assert_eq!(uuids(&held[&JobRunId(5)]), ["GPU-5"]);
         assert_eq!(
-            attribute(&[job(5, &[5])], &all, &Mapping::AutoDetected)[&JobRunId(5)],
+            attribute(&[job(5, &[5])], &all, &AUTO)[&JobRunId(5)],
             Reading::Absent(Absence::NotMapped)
         );
     }
@@ -213,7 +291,93 @@ mod tests {
     #[test]
     fn a_card_with_two_holders_has_none() {
         let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
-        let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, &Mapping::AutoDetected);
+        let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, &AUTO);
         assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
+    }
+
+    #[test]
+    fn a_job_with_a_claim_that_cannot_be_mapped_still_holds_its_other_cards() {
+        let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
+        let held = attribute(&[job(1, &[0]), job(2, &[0, 9]), job(3, &[1])], &known, &AUTO);
+        assert_eq!(held[&JobRunId(1)], Reading::Absent(Absence::Shared));
+        assert_eq!(held[&JobRunId(2)], Reading::Absent(Absence::NotMapped));
+        assert_eq!(uuids(&held[&JobRunId(3)]), ["GPU-1"], "another index is another card");
+        let mut by_uuid = job(3, &[]);
+        by_uuid.registration.gpus = vec![GpuClaim::Uuid(known[1].uuid.clone())];
+        let held = attribute(&[job(2, &[0, 9]), by_uuid.clone()], &known, &AUTO);
+        assert_eq!(held[&JobRunId(3)], Reading::Absent(Absence::Shared), "index 9 may be this very card");
+        let held = attribute(&[job(2, &[0]), by_uuid], &known, &AUTO);
+        assert_eq!(uuids(&held[&JobRunId(3)]), ["GPU-1"]);
+    }
+
+    #[test]
+    fn detected_cards_are_mapped_only_where_the_configured_ones_are_known() {
+        let known: Vec<KnownUnit> = (0..4).map(|i| unit(i, i)).collect();
+        let listed = |minors: &[u32]| {
+            let minors = minors.iter().map(|m| Some(DeviceMinor(*m))).collect();
+            Mapping::AutoDetected(Configured::Minors(minors))
+        };
+        let count = |n| Mapping::AutoDetected(Configured::Count(n));
+        let table = [
+            (listed(&[1, 2, 3]), 0, Some("GPU-1")),
+            (listed(&[1, 2, 3]), 3, None),
+            (listed(&[2, 1]), 0, None),
+            (Mapping::AutoDetected(Configured::Minors(vec![Some(DeviceMinor(0)), None])), 0, None),
+            (count(4), 3, Some("GPU-3")),
+            (count(3), 0, None),
+            (AUTO, 3, Some("GPU-3")),
+        ];
+        for (mapping, index, want) in table {
+            let found = by_index(GresIndex(index), &known, &mapping).map(|k| k.uuid.to_string());
+            assert_eq!(found.as_deref(), want, "{mapping:?} {index}");
+        }
+        let mut two_models = known;
+        two_models[3].name = Reading::Measured("another".to_owned());
+        assert_eq!(by_index(GresIndex(0), &two_models, &AUTO), None, "slurmd sorts by type first");
+    }
+
+    /// A report with these cards; `None`: one that cannot be read.
+    fn report(minors: &[Option<u32>]) -> Reading<GpuReport> {
+        let sample = |(index, minor): (usize, &Option<u32>)| UnitSample {
+            identity: UnitIdentity {
+                uuid: minor.map_or(Reading::Absent(Absence::GpuLost), |m| Reading::Measured(unit(m, m).uuid)),
+                kind: UnitKind::Gpu,
+                index: NvmlIndex(index as u32),
+                minor: minor.map_or(Reading::Absent(Absence::GpuLost), |m| Reading::Measured(DeviceMinor(m))),
+                pci: Reading::Absent(Absence::NoData),
+                name: Reading::Absent(Absence::NotRecorded),
+            },
+            readings: Readings::absent(Absence::NoData),
+        };
+        let units = minors.iter().enumerate().map(sample).collect();
+        Reading::Measured(GpuReport { driver: Reading::Measured("1".to_owned()), units })
+    }
+
+    #[test]
+    fn a_job_holds_the_whole_node_only_where_nothing_else_can_be_on_it() {
+        let files = |n: u32| Mapping::Minors((0..n).map(|m| Some(DeviceMinor(m))).collect());
+        let count = |report: &Reading<GpuReport>, expected, mapping: &Mapping, jobs: &[JobRun]| {
+            let known = known(report, vec![]);
+            super::count(report, &known, expected, mapping, &attribute(jobs, &known, mapping))
+        };
+        let (both, one) = (report(&[Some(0), Some(1)]), report(&[Some(0)]));
+        let not = Reading::Absent;
+        assert_eq!(count(&both, Auto::Auto, &AUTO, &[job(1, &[0, 1])]), Reading::Measured(2));
+        assert_eq!(count(&both, Auto::Auto, &AUTO, &[job(1, &[0]), job(2, &[1])]), Reading::Measured(2));
+        assert_eq!(count(&both, Auto::Set(1), &AUTO, &[]), Reading::Measured(2), "`expected` hides no card");
+        assert_eq!(count(&one, Auto::Set(2), &AUTO, &[]), Reading::Measured(2));
+        assert_eq!(count(&one, Auto::Auto, &files(2), &[]), Reading::Measured(2), "gres.conf names two");
+        // One of two cards has not been listed since boot, and a job is registered on it.
+        let two_jobs = [job(1, &[0]), job(2, &[1])];
+        assert_eq!(count(&one, Auto::Auto, &files(2), &two_jobs), not(Absence::NotMapped));
+        let lost = report(&[Some(0), None]);
+        assert_eq!(count(&lost, Auto::Auto, &files(2), &[job(1, &[0])]), not(Absence::GpuLost));
+        let earlier = known(&one, vec![unit(1, 1)]);
+        assert_eq!(super::count(&one, &earlier, Auto::Auto, &AUTO, &HashMap::new()), not(Absence::NotListed));
+        let blind = Reading::Absent(Absence::DeadlinePassed);
+        assert_eq!(
+            super::count(&blind, &earlier, Auto::Auto, &AUTO, &HashMap::new()),
+            not(Absence::DeadlinePassed)
+        );
     }
 }

@@ -233,7 +233,9 @@ fn would_block(finding: &Finding, rules: &Rules, c: &Circumstances) -> Option<St
             let others = all.saturating_sub(finding.units.len() as u32);
             (others > 0).then(|| format!("would block {others} GPUs of others"))
         }
-        Reading::Absent(why) => Some(format!("how many GPUs this node has is not known: {}", why.words())),
+        Reading::Absent(why) => {
+            Some(format!("that the job holds every GPU of this node is not certain: {}", why.words()))
+        }
     }
 }
 

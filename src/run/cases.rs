@@ -22,6 +22,8 @@ pub struct Case {
     /// What was judged of it.
     pub assessment: Assessment,
     cadence: Reading<Cadence>,
+    /// This node shows that the job still lives.
+    lives: bool,
 }
 
 /// Replays and judges every registered job that holds GPUs here; gives our standing drains with them.
@@ -45,7 +47,8 @@ pub fn open(
         let at = open.iter().position(|row| row.job_run == history.job.id);
         history.open_finding = at.map(|at| open.swap_remove(at).into());
         let assessment = judge(&history, rules, cadence, setting.now);
-        Case { history, assessment, cadence }
+        let lives = snapshot.lives(&history.job);
+        Case { history, assessment, cadence, lives }
     });
     let mut cases: Vec<Case> = judged.collect();
     if cases.iter().any(|c| c.finding().is_some()) {
@@ -121,10 +124,12 @@ impl Case {
     }
 
     /// Whether only Slurm can tell this registration from one whose Epilog failed: another job claims a unit of it
-    /// too, or a drain of ours stands for it.
+    /// too and nothing on this node shows that it lives (shards and MPS share for good, and nobody need be asked),
+    /// or a drain of ours stands for it.
     fn may_be_stale(&self) -> bool {
         let drained = |a: &ActionRecord| a.verdict == Verdict::Drain && a.outcome == Outcome::Done;
-        self.history.units == Reading::Absent(Absence::Shared) || self.history.actions.iter().any(drained)
+        let shared = self.history.units == Reading::Absent(Absence::Shared);
+        (shared && !self.lives) || self.history.actions.iter().any(drained)
     }
 
     /// Slurm says that the run is over, which it says only after its Epilog: ours never ran here. So this run does

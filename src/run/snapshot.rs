@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub cadence: Reading<Cadence>,
     /// What the set-up lacks, to be said aloud.
     pub note: Option<String>,
+    /// Jobs that local evidence shows here: their cgroups, and those of processes on the GPUs.
+    here: Vec<JobId>,
     residents: BTreeMap<u32, Resident>,
     samples: BTreeMap<JobRunId, JobSample>,
 }
@@ -58,17 +60,18 @@ pub fn take(
 ) -> Result<Snapshot, Trouble> {
     let gpus = eyes.gpus();
     let residents = residents(&gpus, eyes);
-    let jobs = with_late_ones(setting, eyes, &residents, books.jobs, ledger)?;
+    let here = here(eyes, &residents);
+    let jobs = with_late_ones(setting, &here, books.jobs, ledger)?;
     let known = attribution::known(&gpus, books.units);
     let (mapping, note) = match setting.slurm.mapping(&jobs) {
         Ok(mapping) => (mapping, None),
         Err(why) => (Mapping::Unknown, Some(format!("{why}; jobs registered by GPU index are not judged"))),
     };
     let held = attribution::attribute(&jobs, &known, &mapping);
-    let node_units = attribution::count(&known, setting.config.gpu.expected);
+    let node_units = attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held);
     let cadence = books.cadence;
     let mut snapshot =
-        Snapshot { gpus, jobs, held, node_units, cadence, note, residents, samples: BTreeMap::new() };
+        Snapshot { gpus, jobs, held, node_units, cadence, note, here, residents, samples: BTreeMap::new() };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
         let mut sample = eyes.job(job, &pids);
@@ -91,17 +94,20 @@ fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Re
     residents
 }
 
-/// The registered jobs, with those that only local evidence shows: job cgroups, and the cgroups of processes on the
-/// GPUs; with `source: squeue` the list too.
+fn here(eyes: &mut dyn Eyes, residents: &BTreeMap<u32, Resident>) -> Vec<JobId> {
+    let mut here: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
+    here.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
+    here
+}
+
+/// The registered jobs, with those that only local evidence shows; with `source: squeue` the list too.
 fn with_late_ones(
     setting: &Setting,
-    eyes: &mut dyn Eyes,
-    residents: &BTreeMap<u32, Resident>,
+    here: &[JobId],
     registered: Vec<JobRun>,
     ledger: &mut Ledger,
 ) -> Result<Vec<JobRun>, Trouble> {
-    let mut shown: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
-    shown.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
+    let mut shown = here.to_vec();
     if setting.config.slurm.source == SlurmSource::Squeue {
         shown.extend(questions::list(setting, ledger)?);
     }
@@ -139,6 +145,13 @@ impl Snapshot {
     /// The unit's reading of this run.
     pub fn unit(&self, uuid: &UnitUuid) -> Option<&UnitSample> {
         self.gpus.measured()?.units.iter().find(|u| u.identity.uuid.measured() == Some(uuid))
+    }
+
+    /// Whether this node shows that the job still lives: its cgroup, or processes of it that can be counted.
+    pub fn lives(&self, job: &JobRun) -> bool {
+        // A folder that is named by SLUID gives no job id, but its job's sample.
+        let counted = self.samples.get(&job.id).is_some_and(|s| s.cpu_ms.measured().is_some());
+        counted || self.here.contains(&job.registration.job)
     }
 
     fn works(&self, setting: &Setting, job: &JobRun) -> bool {

@@ -30,6 +30,9 @@ pub struct Scenario {
     /// What happened at Slurm's side, by time.
     #[serde(default)]
     pub slurm: Vec<SlurmEvent>,
+    /// How many of Slurm's commands were run in all, where that is the point.
+    #[serde(default)]
+    pub slurm_commands: Option<usize>,
     /// What must come of it.
     pub expect: Vec<Expect>,
 }

@@ -257,6 +257,11 @@ impl<'a> Stage<'a> {
         Ledger::open(&self.place.dir, &self.place.node, now, opening).map_err(|e| e.to_string())
     }
 
+    /// How many of Slurm's commands were run so far.
+    pub fn slurm_commands(&self) -> usize {
+        fs::read_to_string(self.folder.0.join("cluster/calls")).map_or(0, |calls| calls.lines().count())
+    }
+
     /// The node's Reason now, and the one that somebody else had set in the story.
     pub fn reasons(&self) -> (String, Option<String>) {
         let now = fs::read_to_string(self.folder.0.join("cluster/node.reason")).unwrap_or_default();

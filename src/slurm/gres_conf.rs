@@ -18,6 +18,11 @@ pub enum GresMap {
     Files(Vec<PathBuf>),
     /// slurmd asks NVML: PCI bus order, which is NVML's own where every GPU is configured and none is lost.
     AutoDetected,
+    /// The same, and so many GPUs are configured.
+    AutoDetectedCount(u32),
+    /// The same, and those of these device files are configured, as listed: others may be left out, so NVML's
+    /// index is not Slurm's.
+    AutoDetectedFiles(Vec<PathBuf>),
 }
 
 impl GresMap {
@@ -59,18 +64,27 @@ impl GresMap {
                 if line.nodes.is_some() { for_us.push(line) } else { for_all.push(line) }
             }
         }
-        if here.or(everywhere).is_some_and(|auto| !auto.eq_ignore_ascii_case("off")) {
-            return Ok(GresMap::AutoDetected);
-        }
         for_all.extend(for_us);
-        files_of(&for_all).map(GresMap::Files)
+        let detects = here.or(everywhere).is_some_and(|auto| !auto.eq_ignore_ascii_case("off"));
+        if !detects {
+            return files_of(&for_all).map(GresMap::Files);
+        }
+        if for_all.iter().any(|line| line.file.is_some() || line.many_files) {
+            return files_of(&for_all).map(GresMap::AutoDetectedFiles);
+        }
+        one_type(&for_all)?;
+        let counts = for_all.iter().map(Line::number).collect::<Result<Option<Vec<u32>>, String>>()?;
+        Ok(match counts {
+            Some(counts) if !counts.is_empty() => GresMap::AutoDetectedCount(counts.into_iter().sum()),
+            _ => GresMap::AutoDetected,
+        })
     }
 
     /// The device file of an index; `None` where the file names fewer, or none at all.
     pub fn device(&self, index: GresIndex) -> Option<&Path> {
         match self {
             GresMap::Files(files) => files.get(index.0 as usize).map(PathBuf::as_path),
-            GresMap::AutoDetected => None,
+            GresMap::AutoDetected | GresMap::AutoDetectedCount(_) | GresMap::AutoDetectedFiles(_) => None,
         }
     }
 }
@@ -151,17 +165,30 @@ impl<'a> Line<'a> {
         Ok(line)
     }
 
+    /// How many GPUs a line without files says there are, if it does.
+    fn number(&self) -> Result<Option<u32>, String> {
+        let number = |count: &str| {
+            count.parse::<u16>().map(u32::from).map_err(|_| format!("Count={count} is no number of GPUs"))
+        };
+        self.count.map(number).transpose()
+    }
+
     fn concerns(&self, node: &str) -> Result<bool, String> {
         self.nodes.map_or(Ok(true), |list| hostlist::names(list, node))
     }
 }
 
-fn files_of(lines: &[Line<'_>]) -> Result<Vec<PathBuf>, String> {
-    // With types, the order is that of the types in slurm.conf's Gres=, which this file does not tell
-    // (slurm's gres.c merges by type).
-    if lines.windows(2).any(|pair| pair[0].kind != pair[1].kind) {
-        return Err("GPUs of several types: their order is in slurm.conf's Gres=".to_owned());
+/// With types, the order is that of the types in slurm.conf's Gres=, which this file does not tell (slurm's
+/// gres.c merges by type).
+fn one_type(lines: &[Line<'_>]) -> Result<(), String> {
+    match lines.windows(2).any(|pair| pair[0].kind != pair[1].kind) {
+        true => Err("GPUs of several types: their order is in slurm.conf's Gres=".to_owned()),
+        false => Ok(()),
     }
+}
+
+fn files_of(lines: &[Line<'_>]) -> Result<Vec<PathBuf>, String> {
+    one_type(lines)?;
     let mut files = Vec::new();
     for line in lines {
         let of_line = match line.file {
@@ -218,14 +245,26 @@ mod tests {
 
     #[test]
     fn where_slurmd_asks_the_driver_no_file_is_guessed() {
-        for text in [
-            "AutoDetect=nvml\n",
-            "NodeName=n1 AutoDetect=nvml\n",
-            "AutoDetect=nvml\nName=gpu File=/dev/nvidia0\n",
-        ] {
-            let map = GresMap::parse(text, "n1").unwrap();
-            assert_eq!(map, GresMap::AutoDetected, "{text}");
-            assert_eq!(map.device(GresIndex(0)), None);
+        let listed = |numbers: &[u32]| match files(numbers) {
+            GresMap::Files(files) => GresMap::AutoDetectedFiles(files),
+            other => other,
+        };
+        let table = [
+            ("AutoDetect=nvml\n", GresMap::AutoDetected),
+            ("NodeName=n1 AutoDetect=nvml\n", GresMap::AutoDetected),
+            ("AutoDetect=nvml\nName=gpu Type=a Cores=0-7\n", GresMap::AutoDetected),
+            ("AutoDetect=nvml\nNodeName=n2 Name=gpu File=/dev/nvidia1\n", GresMap::AutoDetected),
+            (
+                "AutoDetect=nvml\nName=gpu Count=2 Cores=0\nName=gpu Count=2 Cores=1\n",
+                GresMap::AutoDetectedCount(4),
+            ),
+            ("AutoDetect=nvml\nName=gpu File=/dev/nvidia0\n", listed(&[0])),
+            ("AutoDetect=nvml\nNodeName=n1 Name=gpu File=/dev/nvidia[1-3]\n", listed(&[1, 2, 3])),
+        ];
+        for (text, want) in table {
+            let map = GresMap::parse(text, "n1");
+            assert_eq!(map, Ok(want), "{text}");
+            assert_eq!(map.unwrap().device(GresIndex(0)), None);
         }
     }
 
@@ -241,6 +280,9 @@ mod tests {
             "Name=gpu File=/dev/nvidia[0-\n",
             "NodeName=n[ Name=gpu File=/dev/nvidia0\n",
             "NodeName=n2 Name=gpu File=/dev/nvidia0\n",
+            "AutoDetect=nvml\nName=gpu Type=a\nName=gpu Type=b\n",
+            "AutoDetect=nvml\nName=gpu File=/dev/nvidia0\nName=gpu Cores=0\n",
+            "AutoDetect=nvml\nName=gpu Count=many\n",
             "Include /etc/slurm/more.conf\n",
             "Name=gpu File=/dev/nvidia0 NewKey=1\n",
         ] {
