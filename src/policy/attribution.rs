@@ -1,7 +1,7 @@
 //! Which units a job run holds: GRES index to device file to minor to UUID, or the UUIDs that Slurm gave. A mapping
 //! that cannot be completed is unknown, never guessed; a unit that two jobs claim belongs to neither.
 
-use crate::model::{GpuClaim, GpuReport, JobRun, JobRunId, KnownUnit, UnitKind, UnitRef};
+use crate::model::{GpuClaim, GpuReport, JobId, JobRun, JobRunId, KnownUnit, UnitKind, UnitRef};
 use crate::policy::Auto;
 use crate::reading::{Absence, Reading};
 use crate::units::{DeviceMinor, GresIndex, UnitUuid};
@@ -199,6 +199,27 @@ pub fn attribute(
     jobs.iter().map(|job| (job.id, of_job(job))).collect()
 }
 
+/// Where processes are seen otherwise than the registrations say, nobody's units are certain: those of a job with
+/// another job's process on them, and those of a job with a process on a unit that it does not hold. A wrong
+/// mapping shows itself so. `seen`: units that are allocated whole, and the jobs whose cgroups hold processes on
+/// them.
+pub fn contradict(
+    held: &mut HashMap<JobRunId, Reading<Vec<UnitRef>>>,
+    jobs: &[JobRun],
+    seen: &[(UnitUuid, JobId)],
+) {
+    for job in jobs {
+        let Some(of_job) = held.get_mut(&job.id) else { continue };
+        let Reading::Measured(units) = &*of_job else { continue };
+        let holds = |uuid: &UnitUuid| units.iter().any(|unit| unit.uuid == *uuid);
+        let agrees = |(uuid, owner): &(UnitUuid, JobId)| holds(uuid) == (*owner == job.registration.job);
+        let touched = |(uuid, owner): &&(UnitUuid, JobId)| holds(uuid) || *owner == job.registration.job;
+        if !seen.iter().filter(touched).all(agrees) {
+            *of_job = Reading::Absent(Absence::Shared);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,6 +314,25 @@ mod tests {
         let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
         let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, &AUTO);
         assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
+    }
+
+    #[test]
+    fn a_process_where_no_registration_expects_it_makes_both_jobs_uncertain() {
+        // guilbaults/slurm-job-exporter#63, NVIDIA/nvidia-docker#1432 (ID-01, ID-02): a mapping may be wrong, and
+        // the node's own processes say so.
+        let known: Vec<KnownUnit> = (0..3).map(|i| unit(i, i)).collect();
+        let jobs = [job(1, &[0]), job(2, &[1]), job(3, &[2])];
+        let seen = |on: &[(usize, u64)]| -> Vec<(UnitUuid, JobId)> {
+            on.iter().map(|(u, j)| (known[*u].uuid.clone(), JobId::new(*j).unwrap())).collect()
+        };
+        let certain = |on: &[(usize, u64)]| {
+            let mut held = attribute(&jobs, &known, &AUTO);
+            contradict(&mut held, &jobs, &seen(on));
+            [1, 2, 3].map(|id| held[&JobRunId(id)].measured().is_some())
+        };
+        assert_eq!(certain(&[(0, 1), (1, 2)]), [true, true, true]);
+        assert_eq!(certain(&[(0, 2), (1, 1), (2, 3)]), [false, false, true]);
+        assert_eq!(certain(&[(0, 77)]), [false, true, true], "a job that nobody registered");
     }
 
     #[test]

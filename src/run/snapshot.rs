@@ -67,7 +67,8 @@ pub fn take(
         Ok(mapping) => (mapping, None),
         Err(why) => (Mapping::Unknown, Some(format!("{why}; jobs registered by GPU index are not judged"))),
     };
-    let held = attribution::attribute(&jobs, &known, &mapping);
+    let mut held = attribution::attribute(&jobs, &known, &mapping);
+    attribution::contradict(&mut held, &jobs, &owners(&gpus, &residents));
     let node_units = attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held);
     let cadence = books.cadence;
     let mut snapshot =
@@ -92,6 +93,24 @@ fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Re
         residents.entry(process.pid).or_insert_with(|| eyes.resident(process.pid));
     }
     residents
+}
+
+/// Units that are not cut into instances, with each job that has a process on them.
+fn owners(gpus: &Reading<GpuReport>, residents: &BTreeMap<u32, Resident>) -> Vec<(UnitUuid, JobId)> {
+    let units = gpus.measured().map_or(&[][..], |report| &report.units);
+    let is_cut = |uuid: &UnitUuid| {
+        let of_it =
+            |u: &UnitSample| matches!(&u.identity.kind, UnitKind::Mig { parent, .. } if parent == uuid);
+        units.iter().any(of_it)
+    };
+    let mut owners = Vec::new();
+    for unit in units {
+        let Reading::Measured(uuid) = &unit.identity.uuid else { continue };
+        let jobs = unit.readings.processes.measured().into_iter().flatten();
+        let jobs = jobs.filter_map(|p| residents.get(&p.pid)?.job.measured().copied().flatten());
+        owners.extend(jobs.filter(|_| !is_cut(uuid)).map(|job| (uuid.clone(), job)));
+    }
+    owners
 }
 
 fn here(eyes: &mut dyn Eyes, residents: &BTreeMap<u32, Resident>) -> Vec<JobId> {
