@@ -221,7 +221,7 @@ fn no_configuration_makes_two_samples_a_window() {
     thresholds.max_sample_gap = Auto::Set(thresholds.window_ms);
     thresholds.min_samples = Auto::Set(1);
     let limits = window::limits(&thresholds, Cadence { median_ms: 30_000, p90_ms: 30_000 });
-    assert!(limits.gap_ms <= thresholds.window_ms / 3 && limits.min_samples == 3, "{limits:?}");
+    assert!(limits.gap_ms <= thresholds.window_ms / 2 && limits.min_samples == 3, "{limits:?}");
     assert_eq!(limits.adapted.len(), 1);
 }
 

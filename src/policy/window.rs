@@ -56,9 +56,9 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
             auto_gap_ms
         }
         // A gap as long as the window would make two samples a window.
-        Auto::Set(set) if set > window_ms / 3 && set > auto_gap_ms => {
+        Auto::Set(set) if set > window_ms / 2 && set > auto_gap_ms => {
             adapted.push(format!(
-                "`thresholds.max_sample_gap` is {} but must fit three times into {}; {} was taken",
+                "`thresholds.max_sample_gap` is {} but must fit twice into {}; {} was taken",
                 human_ms(set),
                 human_ms(window_ms),
                 human_ms(auto_gap_ms)

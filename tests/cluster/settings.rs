@@ -1,17 +1,19 @@
 //! The configuration that the nodes of the lab run with: the real ladder, shortened to seconds. Intervals are
-//! 3 s, so a hung job is found after some 18 s, and its node drained 6 s later.
+//! 3 s, so a hung job is found after some 24 s, and its node drained 6 s later.
 
 /// Longer than any gap between two runs that is no hole, by this configuration.
 pub const MAX_SAMPLE_GAP_MS: i64 = 9_000;
 
 /// After so many runs of a job the whole ladder would have been climbed, had nothing kept the program from it:
-/// (warm-up 3 s + window 12 s + last stage 12 s) / 3 s, and two more.
-pub const RUNS_TO_CANCEL: i64 = 11;
+/// (warm-up 3 s + window 18 s + last stage 12 s) / 3 s, and two more.
+pub const RUNS_TO_CANCEL: i64 = 13;
 
 /// What a test may change.
 pub struct Settings {
     /// `observe` or `enforce`.
     pub mode: &'static str,
+    /// `thresholds.window`: six intervals and more, else the program stretches it.
+    pub window: &'static str,
     /// `thresholds.warmup`.
     pub warmup: &'static str,
     /// `gpu.deadline`.
@@ -21,7 +23,8 @@ pub struct Settings {
 }
 
 /// Says what it would do.
-pub const OBSERVE: Settings = Settings { mode: "observe", warmup: "3s", deadline: "10s", exempt_users: "" };
+pub const OBSERVE: Settings =
+    Settings { mode: "observe", window: "18s", warmup: "3s", deadline: "10s", exempt_users: "" };
 
 /// Does it.
 pub const ENFORCE: Settings = Settings { mode: "enforce", ..OBSERVE };
@@ -29,12 +32,12 @@ pub const ENFORCE: Settings = Settings { mode: "enforce", ..OBSERVE };
 impl Settings {
     /// config.yaml.
     pub fn yaml(&self) -> String {
-        let Settings { mode, warmup, deadline, exempt_users } = self;
+        let Settings { mode, window, warmup, deadline, exempt_users } = self;
         format!(
             "mode: {mode}
 gpu: {{ library: /var/lib/stand-in/libnvidia-ml.so.1, deadline: {deadline} }}
 thresholds:
-  window: 12s
+  window: {window}
   warmup: {warmup}
   first_activity_grace: 3s
   min_samples: 3
