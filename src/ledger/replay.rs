@@ -69,7 +69,8 @@ impl Reader<'_> {
             jobs: conn.prepare("SELECT * FROM job_sample WHERE run = ?1 AND job_run = ?2")?,
             samples: conn.prepare("SELECT * FROM sample WHERE run = ?1 AND job_run NOTNULL")?,
             energies: conn.prepare(
-                "SELECT unit, value, value_absent FROM counter WHERE run = ?1 AND kind = ?2 AND scope = 0",
+                "SELECT unit, value, value_absent FROM counter WHERE run = ?1 AND kind = ?2 AND scope = 0
+                 ORDER BY unit",
             )?,
         })
     }
