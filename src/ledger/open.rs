@@ -144,14 +144,19 @@ fn connect(
     let mut conn = Connection::open_with_flags(path, flags(true)).map_err(told)?;
     settle(&mut conn, opening.wait).map_err(told)?;
     let pages = opening.max_bytes.div_ceil(PAGE_BYTES).max(64);
-    conn.execute_batch(&format!(
-        "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF; PRAGMA max_page_count = {pages};"
-    ))
-    .map_err(told)?;
-    // Looked at without a lock first: the usual open has nothing to migrate and waits for nobody.
-    if version(&conn, path)? < MIGRATIONS.len() {
-        migrate(&mut conn, node, now).map_err(|e| LedgerError::of(path, "create tables", e))?;
+    conn.execute_batch("PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;").map_err(told)?;
+    // The usual open has nothing to migrate, writes nothing, and takes the lock once for all that it reads.
+    let reading = conn.unchecked_transaction().map_err(told)?;
+    conn.execute_batch(&format!("PRAGMA max_page_count = {pages};")).map_err(told)?;
+    let usual = match version(&conn, path)? {
+        current if current == MIGRATIONS.len() => Some(meta(&conn, path)?),
+        _ => None,
+    };
+    drop(reading);
+    if let Some(meta) = usual {
+        return Ok((conn, meta));
     }
+    migrate(&mut conn, node, now).map_err(|e| LedgerError::of(path, "create tables", e))?;
     let meta = meta(&conn, path)?;
     Ok((conn, meta))
 }
