@@ -202,7 +202,7 @@ fn numbers_that_this_cadence_can_never_meet_are_replaced_and_said() {
     thresholds.min_samples = Auto::Set(8);
     let slow = Cadence { median_ms: 5 * MINUTE, p90_ms: 5 * MINUTE };
     let limits = window::limits(&thresholds, slow);
-    assert_eq!(limits.adapted.len(), 3, "{:?}", limits.adapted);
+    assert_eq!(limits.adapted.len(), 2, "{:?}", limits.adapted);
     assert!(limits.gap_ms >= 5 * MINUTE && limits.min_samples <= 4);
     let fast = Cadence { median_ms: 30_000, p90_ms: 31_000 };
     let limits = window::limits(&thresholds, fast);

@@ -35,7 +35,7 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
     let slow_ms = cadence.p90_ms.max(1);
     let mut window_ms = thresholds.window_ms;
     // Three steps and a hole of two must fit, else no window could ever hold four samples.
-    if window_ms < 6 * slow_ms {
+    if window_ms < 6 * slow_ms && thresholds.max_sample_gap == Auto::Auto {
         window_ms = 6 * slow_ms;
         adapted.push(format!(
             "`thresholds.window` is {} but runs come every {}; judged over {}",

@@ -12,7 +12,7 @@ pub const RUNS_TO_CANCEL: i64 = 13;
 pub struct Settings {
     /// `observe` or `enforce`.
     pub mode: &'static str,
-    /// `thresholds.window`: six intervals and more, else the program stretches it.
+    /// `thresholds.window`: at least twice the allowed gap, else the program shortens that.
     pub window: &'static str,
     /// `thresholds.warmup`.
     pub warmup: &'static str,
