@@ -59,8 +59,7 @@ impl Look<'_> {
         }
         brake_is_off(desk)?;
         let node = told(desk.slurm.node(), "the node's state")?;
-        let reason = warrant.drain().reason.as_deref().unwrap_or_default();
-        if !node.drained_as(reason) {
+        if !warrant.drain().reason.as_deref().is_some_and(|ours| node.drained_as(ours)) {
             return Err(format!("our drain no longer stands: the node is {node}"));
         }
         self.gpus_are_quiet(warrant.finding())?;

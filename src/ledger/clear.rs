@@ -10,6 +10,10 @@ use rusqlite::{OptionalExtension, Transaction};
 /// The longest case file, in bytes; one that is longer is not kept.
 const LONGEST_CASE: usize = 64 << 10;
 
+/// Which run of a job (of a boot) an Epilog with the restart count ?3 is about. The Epilog of a run that is requeued
+/// already says the count of the next one (measured with Slurm 22.05 and 24.11).
+const ENDING: &str = "(?3 IS NULL OR restart <= ?3) AND closed_how IS NOT 'ended' ORDER BY id DESC LIMIT 1";
+
 /// The explanation of a job run as it stood at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaseFile {
@@ -49,8 +53,7 @@ pub struct Cleared {
 
 impl Ledger {
     /// The job run that an Epilog is about: the latest of this boot up to that restart count that has not been
-    /// cleared, whether open or closed by a requeue. The Epilog of a run that is requeued already says the
-    /// count of the next one (measured with Slurm 22.05 and 24.11).
+    /// cleared, whether open or closed by a requeue.
     pub fn ending_run(
         &self,
         job: JobId,
@@ -58,9 +61,9 @@ impl Ledger {
         now: &Now,
     ) -> Result<Option<JobRun>, LedgerError> {
         self.read("look for the job", |conn| {
-            let condition = "job_id = ?1 AND boot = (SELECT id FROM boot WHERE boot_id = ?2) AND (?3 IS NULL OR restart <= ?3)
-                AND closed_how IS NOT 'ended' ORDER BY id DESC LIMIT 1";
-            let found = records(conn, condition, (number(job), &now.boot_id, restart))?;
+            let condition =
+                format!("boot = (SELECT id FROM boot WHERE boot_id = ?1) AND job_id = ?2 AND {ENDING}");
+            let found = records(conn, &condition, (&now.boot_id, number(job), restart))?;
             Ok(found.into_iter().next().map(|record| record.run))
         })
     }
@@ -83,9 +86,10 @@ impl Ledger {
             let boot = boot_row_made(tx, &now.boot_id)?.id;
             let found: Option<(i64, u32, i64)> = tx
                 .query_row(
-                    "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2
-                     AND (?3 IS NULL OR restart <= ?3) AND closed_how IS NOT 'ended'
-                     ORDER BY id DESC LIMIT 1",
+                    &format!(
+                        "SELECT id, restart, after_run FROM job_run WHERE boot = ?1 AND job_id = ?2
+                         AND {ENDING}"
+                    ),
                     (boot, number(job), restart),
                     |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
                 )

@@ -7,7 +7,6 @@ use super::{Rules, Stage};
 use crate::mode::EnforcePermit;
 use crate::model::{ActionRecord, JobRun, Outcome, RunId, Verdict};
 use crate::reading::Reading;
-use crate::units::human_ms;
 
 /// Everything a drain needs; consumed by the actor.
 #[derive(Debug)]
@@ -237,13 +236,4 @@ fn would_block(finding: &Finding, rules: &Rules, c: &Circumstances) -> Option<St
             Some(format!("that the job holds every GPU of this node is not certain: {}", why.words()))
         }
     }
-}
-
-/// What a step withheld looks like in one line.
-pub fn withheld_words(asked: Verdict, because: &str, finding: &Finding) -> String {
-    format!(
-        "{asked} withheld: {because} ({}, quiet for {})",
-        finding.signature,
-        human_ms(finding.evidence().certified_ms())
-    )
 }

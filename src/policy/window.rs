@@ -185,14 +185,16 @@ impl<'a> Series<'a> {
     /// longer than a window: in the mean of many hours a spell of work would drown.
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
-        let rested =
-            |u: usize| match (self.means[t][u], level::floor_at(&self.ticks[t].units[u], &self.floors[t][u]))
-            {
-                (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
-                _ => false,
-            };
         let hole = step > self.limits.gap_ms && step <= self.limits.window_ms;
-        if hole && (0..self.units).all(rested) { step } else { 0 }
+        if hole && (0..self.units).all(|u| self.rested_by_energy(t, u)) { step } else { 0 }
+    }
+
+    /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.
+    fn rested_by_energy(&self, t: usize, unit: usize) -> bool {
+        match (self.means[t][unit], level::floor_at(&self.ticks[t].units[unit], &self.floors[t][unit])) {
+            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
+            _ => false,
+        }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
@@ -240,11 +242,7 @@ impl<'a> Series<'a> {
         let seen = &self.ticks[t].units[unit];
         let ring_agrees =
             matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
-        let energy_agrees = match (self.means[t][unit], level::floor_at(seen, &self.floors[t][unit])) {
-            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
-            _ => false,
-        };
-        (!self.dense[t] && !ring_agrees && !energy_agrees).then_some(Ended::Sparse)
+        (!self.dense[t] && !ring_agrees && !self.rested_by_energy(t, unit)).then_some(Ended::Sparse)
     }
 
     /// Index of the oldest tick of the newest window: it holds a full window of certified time, so that what a

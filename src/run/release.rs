@@ -10,6 +10,7 @@ use crate::ledger::{Ledger, OpenDrain};
 use crate::model::*;
 use crate::policy::Judgement;
 use crate::reading::Reading;
+use crate::slurm::NodeStatus;
 
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;
@@ -51,6 +52,7 @@ pub fn ours(
         }
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
         match act::release(&drain, &mut desk)? {
+            Deed::Withheld(why) if told(&drain, &why, ledger)? => {}
             Deed::Withheld(why) => tell_it_stays(setting, run, &drain, &why, ledger)?,
             Deed::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
         }
@@ -108,9 +110,9 @@ fn look_and_tell(
     if told(drain, why, ledger)? || !setting.may_ask() {
         return Ok(());
     }
-    let ours = drain.action.reason.as_deref().unwrap_or_default();
+    let ours = |node: &NodeStatus| drain.action.reason.as_deref().is_some_and(|r| node.drained_as(r));
     match setting.slurm.node() {
-        Ok(node) if node.drained_as(ours) => tell_it_stays(setting, run, drain, why, ledger),
+        Ok(node) if ours(&node) => tell_it_stays(setting, run, drain, why, ledger),
         Ok(node) => {
             let detail = format!("lifted or changed by somebody else: {node}");
             ledger.mark_lifted(drain.action.id, &detail)?;
@@ -120,7 +122,7 @@ fn look_and_tell(
     }
 }
 
-/// Says that a drain stays, once for each reason, and how to lift it.
+/// Says that a drain stays and how to lift it, and keeps that it was said.
 fn tell_it_stays(
     setting: &Setting,
     run: RunId,
@@ -128,9 +130,6 @@ fn tell_it_stays(
     why: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    if told(drain, why, ledger)? {
-        return Ok(());
-    }
     ledger.fault_seen(KIND, &drain.action.id.to_string(), why, run, setting.now)?;
     let (job, node) = (drain.job.get(), &setting.place.node);
     let lift = format!("`scontrol update nodename={node} state=undrain`");

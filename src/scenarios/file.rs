@@ -2,7 +2,7 @@
 //! the end of the story (`-20m`), which is its now. Strict: a word that is not understood fails the scenario.
 
 use crate::gpu::simulated::{Phase, Timeline};
-use crate::model::{MigMode, Peak, Verdict};
+use crate::model::{MigMode, Peak};
 use crate::reading::{Absence, Reading};
 use crate::units::{MemoryBytes, Milliwatts, Percent};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -455,13 +455,5 @@ impl Scenario {
     /// The samples entry that tells of a job's host side at an instant.
     pub fn host_at(&self, at_ms: i64) -> Option<&Samples> {
         self.samples.iter().rev().find(|s| s.from.0 <= at_ms && at_ms <= s.to.0)
-    }
-}
-
-impl Expect {
-    /// The verdicts that `done` names, to be sure that they are verdicts.
-    pub fn done_is_valid(&self) -> bool {
-        let words = [Verdict::Alert.word(), Verdict::Drain.word(), Verdict::Cancel.word(), "release"];
-        self.done.iter().all(|d| words.contains(&d.as_str()))
     }
 }
