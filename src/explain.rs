@@ -195,6 +195,7 @@ pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<C
 
 fn empty(run: JobRun) -> JobHistory {
     JobHistory {
+        floors: Vec::new(),
         job: run,
         units: Reading::Absent(Absence::NotRecorded),
         node_units: Reading::Absent(Absence::NotRecorded),

@@ -1,7 +1,9 @@
 //! The facts: what the sources say about GPUs and jobs, and what the ledger remembers of them. Plain data,
 //! no rules, no I/O. A field that may be unreadable is a [`Reading`]; a name is a type of its own.
 
+mod fields;
 mod history;
+pub use fields::*;
 pub use history::*;
 
 use crate::reading::{Absence, Reading};
@@ -140,22 +142,6 @@ pub struct GpuProcess {
     pub memory: Reading<MemoryBytes>,
 }
 
-/// What a cumulative counter counts. Codes are stored in the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum CounterKind {
-    /// Energy in millijoules since the driver was loaded.
-    Energy,
-}
-
-impl CounterKind {
-    /// The ledger's code.
-    pub fn code(self) -> i64 {
-        match self {
-            CounterKind::Energy => 1,
-        }
-    }
-}
-
 /// Everything read from one unit in one run. `P`: its processes, as the driver lists them or, in a history, counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readings<P = Vec<GpuProcess>> {
@@ -187,6 +173,8 @@ pub struct Readings<P = Vec<GpuProcess>> {
     pub mig: Reading<MigMode>,
     /// Processes of all three lists; absent as a whole where any list is unreadable or implausible.
     pub processes: Reading<P>,
+    /// Counters, states and GPM's activity.
+    pub fields: Fields,
 }
 
 impl<P> Readings<P> {
@@ -207,6 +195,7 @@ impl<P> Readings<P> {
             clocks_event: Reading::Absent(why),
             mig: Reading::Absent(why),
             processes: Reading::Absent(why),
+            fields: Fields::absent(why),
         }
     }
 }
@@ -461,6 +450,8 @@ pub struct JobSample {
     pub written_bytes: Reading<u64>,
     /// Bytes they read.
     pub read_bytes: Reading<u64>,
+    /// Memory of its cgroup that is in use and not only cached file pages, bytes; a level, not a sum.
+    pub working_set_bytes: Reading<u64>,
 }
 
 impl JobSample {
@@ -471,6 +462,7 @@ impl JobSample {
             cpu_ms: Reading::Absent(why),
             written_bytes: Reading::Absent(why),
             read_bytes: Reading::Absent(why),
+            working_set_bytes: Reading::Absent(why),
         }
     }
 }

@@ -9,7 +9,7 @@ mod ring;
 
 use super::wire::{Assembly, GPUS_MOST, Head, Piece};
 use super::{GpuSource, driver, unread};
-use crate::model::{GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
+use crate::model::{Fields, GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::*;
@@ -156,6 +156,7 @@ fn whole(library: &Library, device: &Device) -> Readings {
     let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
     let memory = memory(library, device);
     Readings {
+        fields: Fields::absent(Absence::NotAsked),
         sm_util: now.as_ref().and_then(|u| percent(u.gpu)),
         mem_util: now.as_ref().and_then(|u| percent(u.memory)),
         sm_peak: ring::peak(library, device, ring::SM_UTILIZATION),

@@ -138,6 +138,7 @@ impl Simulated<'_> {
             phase.memory.map(|used| Memory { used, total: line.memory_total, excludes_reserved: true });
         let clock = phase.sm_util.map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
         Readings {
+            fields: Fields::absent(Absence::NotSupported),
             sm_util: phase.sm_util,
             mem_util: phase.mem_util,
             sm_peak: phase.sm_peak,

@@ -192,7 +192,7 @@ fn insert_samples(
         cells.int(run.0).int(row).int_if(owner);
         sample::readings(&mut cells, readings);
         cells.execute(&mut insert)?;
-        cells.int(run.0).int(row).int(CounterKind::Energy.code());
+        cells.int(run.0).int(row).int(sample::ENERGY);
         sample::energy(&mut cells, &readings.energy);
         cells.execute(&mut counter)?;
     }

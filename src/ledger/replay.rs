@@ -78,7 +78,7 @@ impl Reader<'_> {
     /// The energy of each unit in one run, in the units' order.
     fn energies(&mut self, run: RunId) -> rusqlite::Result<Vec<(i64, Reading<Millijoules>)>> {
         let energy = |row: &Row| Ok((row.get(0)?, sample::energy_from(&mut Cursor::from(row, 1))?));
-        self.energies.query_map((run.0, CounterKind::Energy.code()), energy)?.collect()
+        self.energies.query_map((run.0, sample::ENERGY), energy)?.collect()
     }
 }
 
@@ -277,6 +277,7 @@ fn histories(
             node_units,
             ticks: g.ticks,
             open_finding: None,
+            floors: Vec::new(),
         })
     };
     growing.into_iter().map(finish).collect()
@@ -321,6 +322,7 @@ mod tests {
         assert_eq!(tick.job, brought.jobs[0].sample);
         let seen = &brought.report.units[1].readings;
         let want = Observation {
+            fields: Fields::absent(Absence::NotRecorded),
             sm_util: seen.sm_util,
             mem_util: seen.mem_util,
             sm_peak: seen.sm_peak,

@@ -2,8 +2,10 @@
 //! stand side by side, because they must agree on the order of the columns. Judges nothing.
 
 use super::columns::{Cells, Cursor, fits, large, small};
-use crate::model::{JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings};
-use crate::reading::Reading;
+use crate::model::{
+    Fields, JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings,
+};
+use crate::reading::{Absence, Reading};
 use crate::units::*;
 
 /// Where a unit's readings begin in a row of `sample`: after run, unit and job run.
@@ -11,6 +13,9 @@ pub(super) const FIRST_READING: usize = 3;
 /// How many columns they have, in the table's order, which is that of [`readings`] and [`observation`]: whole rows
 /// are written and read, since naming a column costs SQLite more than reading it.
 pub(super) const READINGS: usize = 31;
+
+/// The kind of an energy in `counter`.
+pub(super) const ENERGY: i64 = 1;
 
 /// Writes a unit's readings; energy is a counter and has a table of its own.
 pub(super) fn readings(cells: &mut Cells, r: &Readings) {
@@ -59,6 +64,7 @@ pub(super) fn observation(c: &mut Cursor, energy: Reading<Millijoules>) -> rusql
     let percent = |n| small(n).and_then(Percent::new);
     let peak = |[p, ms]: [i64; 2]| Some(Peak { percent: percent(p)?, covered_ms: small(ms)? });
     Ok(Observation {
+        fields: Fields::absent(Absence::NotRecorded),
         energy,
         sm_util: c.pair(percent)?,
         mem_util: c.pair(percent)?,
@@ -103,6 +109,7 @@ pub(super) fn job_sample(c: &mut Cursor) -> rusqlite::Result<JobSample> {
         cpu_ms: c.pair(large)?,
         written_bytes: c.pair(large)?,
         read_bytes: c.pair(large)?,
+        working_set_bytes: Reading::Absent(Absence::NotRecorded),
     })
 }
 

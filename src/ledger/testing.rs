@@ -153,6 +153,7 @@ impl Brought {
             }
         }
         let sample = JobSample {
+            working_set_bytes: Absent(Absence::NotRecorded),
             frozen: Measured(false),
             cpu_ms: Measured(5),
             written_bytes: Absent(Absence::NoPermission),

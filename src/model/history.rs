@@ -31,6 +31,51 @@ pub struct Tick {
     pub units: Vec<Observation>,
 }
 
+/// How a card rests: a context costs power, and a card at high clocks draws up to eight times as much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rest {
+    /// No process, clocks down.
+    EmptyLow,
+    /// No process, clocks up.
+    EmptyHigh,
+    /// A process resident, clocks down.
+    ContextLow,
+    /// A process resident, clocks up.
+    ContextHigh,
+}
+
+impl Rest {
+    /// All of them, by their code.
+    pub const ALL: [Rest; 4] = [Rest::EmptyLow, Rest::EmptyHigh, Rest::ContextLow, Rest::ContextHigh];
+
+    /// The ledger's code.
+    pub fn code(self) -> i64 {
+        self as i64 + 1
+    }
+}
+
+/// What a card draws at rest, as this node learnt it over its life: the lowest mean power of an interval in which
+/// it certainly rested. It only ever vetoes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LearntFloors([Reading<Milliwatts>; 4]);
+
+impl LearntFloors {
+    /// Nothing learnt.
+    pub fn none() -> LearntFloors {
+        LearntFloors([Reading::Absent(Absence::NotRecorded); 4])
+    }
+
+    /// The floor of one way to rest.
+    pub fn get(&self, rest: Rest) -> Reading<Milliwatts> {
+        self.0[rest as usize]
+    }
+
+    /// Writes one down.
+    pub fn set(&mut self, rest: Rest, floor: Milliwatts) {
+        self.0[rest as usize] = Reading::Measured(floor);
+    }
+}
+
 /// A unit of a job run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnitRef {
@@ -135,6 +180,8 @@ pub struct JobHistory {
     /// Oldest first, of this boot only, from the start of the job run or from where it no longer matters
     /// (every unit has been seen at work since).
     pub ticks: Vec<Tick>,
+    /// What each unit of [`JobHistory::units`] was learnt to draw at rest, in its order; none for a unit beyond.
+    pub floors: Vec<LearntFloors>,
     /// Actions recorded for this job run, oldest first.
     pub actions: Vec<ActionRecord>,
     /// Its open finding, if there is one.

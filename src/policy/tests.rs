@@ -87,6 +87,7 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
         name: Reading::Absent(Absence::NotRecorded),
     };
     JobHistory {
+        floors: Vec::new(),
         job: job(NOW - 5 * HOUR, units.len()),
         units: Reading::Measured((0..units.len()).map(unit).collect()),
         node_units: Reading::Measured(units.len() as u32),

@@ -95,6 +95,7 @@ impl Machine {
 /// T. State D alone says nothing.
 fn sums(pids: &[u32], whole: bool) -> JobSample {
     let mut sum = JobSample {
+        working_set_bytes: Reading::Absent(Absence::NotAsked),
         frozen: Reading::Absent(Absence::NoData),
         cpu_ms: Reading::Measured(0),
         written_bytes: Reading::Measured(0),

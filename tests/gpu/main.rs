@@ -61,6 +61,7 @@ fn healthy(i: u32, gpus: u32) -> UnitSample {
             name: Measured("NVIDIA H100 80GB HBM3".into()),
         },
         readings: Readings {
+            fields: Fields::absent(Absence::NotAsked),
             sm_util: percent(10 * i),
             mem_util: percent(5 * i),
             sm_peak: peak(20 + i, 9_800),
