@@ -452,6 +452,9 @@ pub struct JobSample {
     pub read_bytes: Reading<u64>,
     /// Memory of its cgroup that is in use and not only cached file pages, bytes; a level, not a sum.
     pub working_set_bytes: Reading<u64>,
+    /// How many processes hold the device files of its units open, by /proc: asked only when the driver lists none
+    /// and the units are about to be called idle. Not asked otherwise.
+    pub holders: Reading<u32>,
 }
 
 impl JobSample {
@@ -463,6 +466,7 @@ impl JobSample {
             written_bytes: Reading::Absent(why),
             read_bytes: Reading::Absent(why),
             working_set_bytes: Reading::Absent(why),
+            holders: Reading::Absent(why),
         }
     }
 }

@@ -110,6 +110,7 @@ pub(super) fn job_sample(c: &mut Cursor) -> rusqlite::Result<JobSample> {
         written_bytes: c.pair(large)?,
         read_bytes: c.pair(large)?,
         working_set_bytes: Reading::Absent(Absence::NotRecorded),
+        holders: Reading::Absent(Absence::NotAsked),
     })
 }
 

@@ -38,7 +38,7 @@ pub fn open(
         units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
         run: run.clone(),
     });
-    let mut enough = |seen: &Observation| policy::is_work(seen, &rules.thresholds);
+    let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
     let (histories, mut open, drains) = ledger.together(|ledger| {
         let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
         Ok((histories, ledger.open_findings()?, ledger.open_drains(setting.now)?))

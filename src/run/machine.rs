@@ -96,6 +96,7 @@ impl Machine {
 fn sums(pids: &[u32], whole: bool) -> JobSample {
     let mut sum = JobSample {
         working_set_bytes: Reading::Absent(Absence::NotAsked),
+        holders: Reading::Absent(Absence::NotAsked),
         frozen: Reading::Absent(Absence::NoData),
         cpu_ms: Reading::Measured(0),
         written_bytes: Reading::Measured(0),

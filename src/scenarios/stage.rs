@@ -402,6 +402,7 @@ impl Eyes for Imagined<'_> {
         let frozen = self.scenario.host_at(self.at_ms).is_some_and(|s| s.frozen.contains(&id));
         JobSample {
             working_set_bytes: Reading::Absent(Absence::NotSupported),
+            holders: Reading::Absent(Absence::NotAsked),
             frozen: Reading::Measured(frozen),
             cpu_ms: self.total(told, |s| s.cores),
             written_bytes: self.total(told, |s| s.writes.map(|b| b.0 as f64 / 1000.0)),
