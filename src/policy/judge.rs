@@ -1,6 +1,10 @@
 //! The judgement of one job run from its history: four outcomes, never a bool.
 
+mod finding;
 mod lacking;
+mod particulars;
+
+pub use finding::{Finding, Scope};
 
 use super::guard::{self, Exempt, Guard, GuardReport};
 use super::level::Level;
@@ -9,7 +13,7 @@ use super::window::{self, Ended, Evidence, Lacking, Limits, Series, Stretch};
 use super::{Rules, host_activity, level};
 use crate::model::{Cadence, JobHistory, Now, UnitRef, Verdict};
 use crate::reading::{Absence, Reading};
-use crate::units::{BootMs, GpuHours, WallMs, human_ms};
+use crate::units::human_ms;
 
 /// What is said of a job run in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,107 +53,13 @@ impl Judgement {
     }
 }
 
-/// Which of the job's units a finding is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Every unit of the job on this node.
-    Whole,
-    /// Some idle units among busy ones: alert only.
-    Part,
-}
-
-impl Scope {
-    /// The word in JSON and the ledger.
-    pub fn word(self) -> &'static str {
-        match self {
-            Scope::Whole => "whole",
-            Scope::Part => "part",
-        }
-    }
-}
-
-/// A certified breach. Only [`judge`] makes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The look.
-    pub signature: Signature,
-    /// Whole job or part of it.
-    pub scope: Scope,
-    /// The units it is about.
-    pub units: Vec<UnitRef>,
-    /// First sample of the breach.
-    pub since: BootMs,
-    /// The same, for showing.
-    pub since_wall: WallMs,
-    /// The run of that sample.
-    pub since_run: crate::model::RunId,
-    /// Certified time since it was established; the `after` of an alert counts against it.
-    pub established_for_ms: i64,
-    /// Of that, the time since it last could ask for an alert only; the `after` of a drain and of a cancel counts
-    /// against it: hours in which a guard held are no hours of certainty.
-    pub acting_for_ms: i64,
-    /// The most it may ask for.
-    pub cap: Verdict,
-    /// The guard that set the cap, where it lies below what stages may ask.
-    pub capped_by: Option<(Guard, String)>,
-    evidence: Evidence,
-}
-
-impl Finding {
-    /// What it rests on.
-    pub fn evidence(&self) -> &Evidence {
-        &self.evidence
-    }
-
-    /// Units times certified breaching time; none for work that is slowed.
-    pub fn wasted(&self) -> GpuHours {
-        match self.signature {
-            // Slow work is work.
-            Signature::Throttled => GpuHours::of(0, 0),
-            _ => GpuHours::of(self.units.len(), self.evidence.certified_ms()),
-        }
-    }
-
-    /// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ...": facts before verdicts, and not more than was seen.
-    pub fn facts(&self) -> String {
-        let look = match self.signature {
-            Signature::Throttled => "at work, slowed by hardware or heat below half its clock",
-            Signature::Spinning => {
-                "kernels resident at full utilization, no memory traffic, power as at rest"
-            }
-            Signature::Hung => "processes resident or memory held, no compute",
-            Signature::Idle => "no process, memory empty, no compute",
-            Signature::Starved => "little compute and never busy",
-            Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
-        };
-        let (quiet, hours) = (human_ms(self.evidence.certified_ms()), self.wasted().hours());
-        let (gpus, scope) = (self.gpus_words(), self.scope.word());
-        let cost = match self.signature {
-            Signature::Throttled => "the node's trouble, not the job's".to_owned(),
-            _ => format!("{hours:.1} GPU-hours"),
-        };
-        format!("{} on {gpus} ({scope}): {look} for {quiet}; {cost}", self.signature)
-    }
-
-    /// Its units by their index of now.
-    pub fn gpus_words(&self) -> String {
-        let list: Vec<String> = self.units.iter().map(|u| u.index.to_string()).collect();
-        format!("GPU {}", list.join(","))
-    }
-
-    /// When it was established, on the wall clock: its first sample plus a window.
-    pub fn established_wall(&self, now: &Now) -> WallMs {
-        WallMs(now.wall.0 - self.established_for_ms)
-    }
-}
-
 /// One unit as judged, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitAssessment {
     /// Which.
     pub unit: UnitRef,
-    /// Its newest level.
-    pub level: Option<Level>,
+    /// Its level at each tick of the history; none where nothing was weighed.
+    pub levels: Vec<Level>,
     /// How long it has stayed below busy, certified.
     pub quiet_ms: i64,
     /// What ended that, looking back.
@@ -267,8 +177,12 @@ impl<'a> Bench<'a> {
 
     /// The units by name, for people, also where nothing can be weighed yet.
     fn name_units(&mut self) {
-        let named =
-            |unit: &UnitRef| UnitAssessment { unit: unit.clone(), level: None, quiet_ms: 0, ended: None };
+        let named = |unit: &UnitRef| UnitAssessment {
+            unit: unit.clone(),
+            levels: Vec::new(),
+            quiet_ms: 0,
+            ended: None,
+        };
         self.units = self.history.units.measured().into_iter().flatten().map(named).collect();
     }
 
@@ -309,7 +223,7 @@ impl<'a> Bench<'a> {
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
                 unit: unit.clone(),
-                level: series.levels.last().map(|l| l[u]),
+                levels: series.levels.iter().map(|l| l[u]).collect(),
                 quiet_ms: series.certified_ms(quiet[u].from),
                 ended: Some(quiet[u].ended.clone()),
             });
@@ -378,6 +292,7 @@ impl<'a> Bench<'a> {
         let signature = scene.classify(&evidence, look);
         self.wants_witness |= scene.wants_witness(&evidence, look);
         let window_ms = self.limits.as_ref().map_or(thresholds.window_ms, |l| l.window_ms);
+        let particulars = particulars::words(&scene, named, signature, &evidence);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
         let (since, since_run) = match evidence.carried() {
             Some(row) => (row.since, row.opened_run),
@@ -396,6 +311,7 @@ impl<'a> Bench<'a> {
             acting_for_ms: established_for_ms.min(clear_for_ms),
             cap,
             capped_by,
+            particulars,
             evidence,
         }))
     }

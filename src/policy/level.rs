@@ -72,6 +72,27 @@ fn is_slowed(mask: ClocksEventMask) -> bool {
     mask.0 & SLOWING != 0
 }
 
+/// The level of one instant by itself, where no run before it is known: the look before a deed.
+pub fn at_a_glance<P>(read: &Readings<P>, thresholds: &Thresholds) -> Level {
+    match peak(read.sm_util, &read.sm_peak) {
+        Reading::Absent(why) => Level::Unreadable(why),
+        Reading::Measured(p) if p.get() >= SPIN_UTIL_PCT && is_spin_shaped(read, read.power) => Level::Spin,
+        Reading::Measured(p) if p.get() >= thresholds.util_pct => Level::Busy,
+        Reading::Measured(p) if p.get() > 0 => Level::Low,
+        Reading::Measured(_) => Level::Zero,
+    }
+}
+
+/// The memory controller rests and power is below 0.4 of the limit; no such shape where either cannot be read.
+fn is_spin_shaped<P>(read: &Readings<P>, power: Reading<Milliwatts>) -> bool {
+    let memory = peak(read.mem_util, &read.mem_peak);
+    let memory_rests = matches!(memory, Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
+    match (power, read.power_limit) {
+        (Reading::Measured(power), Reading::Measured(limit)) => memory_rests && power.0 * 10 < limit.0 * 4,
+        _ => false,
+    }
+}
+
 /// One unit at one tick, with what its counters and floors say.
 #[derive(Clone, Copy)]
 pub struct Glance<'a> {
@@ -116,7 +137,7 @@ impl Glance<'_> {
         if utilized && self.is_throttled() {
             return Level::Throttled;
         }
-        if util >= SPIN_UTIL_PCT && self.is_spin_shaped() {
+        if util >= SPIN_UTIL_PCT && is_spin_shaped(seen, self.power()) {
             return Level::Spin;
         }
         if utilized || self.worked_by_energy() {
@@ -134,17 +155,6 @@ impl Glance<'_> {
         let now = matches!(self.seen.clocks_event, Reading::Measured(mask) if is_slowed(mask));
         let long = matches!(self.slowed_permille, Reading::Measured(share) if share >= 500);
         (now || long) && runs_slow(self.seen, self.power())
-    }
-
-    fn is_spin_shaped(&self) -> bool {
-        let memory = peak(self.seen.mem_util, &self.seen.mem_peak);
-        let memory_rests = matches!(memory, Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
-        match (self.power(), self.seen.power_limit) {
-            (Reading::Measured(power), Reading::Measured(limit)) => {
-                memory_rests && power.0 * 10 < limit.0 * 4
-            }
-            _ => false,
-        }
     }
 
     /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work. Veto only.

@@ -71,6 +71,16 @@ impl Signature {
         }
     }
 
+    /// Below which line every unit of it stands.
+    pub fn look(self) -> Look {
+        match self {
+            Signature::Throttled => Look::Throttled,
+            Signature::Spinning => Look::Dead,
+            Signature::Idle | Signature::Hung => Look::Zero,
+            Signature::Starved | Signature::Unknown => Look::Quiet,
+        }
+    }
+
     /// Its reference form.
     pub fn rule(self) -> Rule {
         let (inputs, breaches_if, most) = match self {
