@@ -105,6 +105,11 @@ pub fn rest_of(seen: &Observation) -> Reading<Rest> {
     })
 }
 
+/// Whether a card as it is seen now rests in a way that can be learnt; asked before the run before it is looked up.
+pub fn may_be_learnt(seen: &Observation) -> bool {
+    rests(seen) && rest_of(seen).measured().is_some() && seen.energy.measured().is_some()
+}
+
 /// The mean power of an interval in which this card certainly rested, to be learnt: nothing ran at either end by
 /// instant and ring, in one way to rest, and the energy of the whole time is what the instants drew.
 pub fn rested(before: Moment, after: Moment) -> Option<(Rest, Milliwatts)> {

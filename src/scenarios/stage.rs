@@ -11,10 +11,10 @@ use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
 use crate::reading::{Absence, Reading};
-use crate::run::eyes::{Eyes, Resident};
+use crate::run::eyes::{Eyes, Resident, Whose};
 use crate::run::{self, Ended, Setting};
 use crate::slurm::{Site, Slurm};
-use crate::units::{BootMs, NodeName, WallMs};
+use crate::units::{BootMs, DeviceMinor, NodeName, WallMs};
 use crate::{epilog, prolog};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -380,6 +380,8 @@ impl Imagined<'_> {
 impl Eyes for Imagined<'_> {
     fn start(&mut self) {}
 
+    fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
+
     fn gpus(&mut self) -> Reading<GpuReport> {
         Simulated { timeline: self.timeline, at_ms: self.at_ms }.read()
     }
@@ -390,7 +392,7 @@ impl Eyes for Imagined<'_> {
     }
 
     fn resident(&mut self, _pid: u32) -> Resident {
-        Resident { start_ticks: Reading::Measured(1), job: Reading::Measured(None) }
+        Resident { start_ticks: Reading::Measured(1), whose: Reading::Measured(Whose::Slurms) }
     }
 
     fn job(&mut self, job: &JobRun, _pids: &[u32]) -> JobSample {
@@ -408,5 +410,9 @@ impl Eyes for Imagined<'_> {
             written_bytes: self.total(told, |s| s.writes.map(|b| b.0 as f64 / 1000.0)),
             read_bytes: Reading::Absent(Absence::NoData),
         }
+    }
+
+    fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
+        Reading::Measured(Vec::new())
     }
 }
