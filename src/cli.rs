@@ -2,6 +2,7 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Finds wasted GPU allocations on a Slurm node; alerts, drains, cancels: in that order, as far as it is told.
 ///
@@ -57,6 +58,21 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
+    /// Judge recorded telemetry by the configuration: what would have been asked for, and when. Nothing is done
+    ///
+    /// Each file is one job on one node that holds all GPUs of the file, judged as under `mode: enforce`. A file is
+    /// what `nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l 15` writes, header included.
+    Backtest {
+        /// Recordings, as CSV
+        #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+        trace: Vec<PathBuf>,
+        /// As if a run came this often
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = interval)]
+        every: Duration,
+        /// The job began this long before the first row
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::config::duration)]
+        job_start: Duration,
+    },
     /// Play every scenario and print its verdict beside the sentence it proves
     Scenarios,
     /// Watch two wasted jobs escalate beside a healthy one: no cluster, no GPU, no root
@@ -72,6 +88,14 @@ pub enum ConfigCommand {
     Show,
     /// Print the commented default file
     Example,
+}
+
+/// How often runs come: at least every second.
+fn interval(text: &str) -> Result<Duration, String> {
+    crate::config::duration(text).and_then(|every| match every.is_zero() {
+        true => Err("expected at least 1s".to_owned()),
+        false => Ok(every),
+    })
 }
 
 /// The definition, for the man page and for tests.

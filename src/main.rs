@@ -19,7 +19,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
+use gpu_reaper_hc::{backtest, deliver, demo, epilog, host, prolog, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -63,6 +63,9 @@ fn answer() -> u8 {
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
+        (Some(Command::Backtest { trace, every, job_start }), _) => {
+            back_test(&cli.common, trace, *every, *job_start)
+        }
         (Some(Command::Scenarios), _) => play_scenarios(&cli.common),
         (Some(Command::Demo), _) => show_demo(),
         (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, _, now| {
@@ -302,6 +305,25 @@ fn configuration(common: &Common, what: ConfigCommand) -> u8 {
             1
         }
     }
+}
+
+fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: Duration) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was judged") else {
+        return 1;
+    };
+    let (every_ms, began_before_ms) = (every.as_millis() as i64, began_before.as_millis() as i64);
+    let setting = backtest::Setting { config: &config, every_ms, began_before_ms };
+    let mut status = 0;
+    for file in files {
+        match backtest::trace(file, &setting) {
+            Ok(report) => say(&if common.json { report.json() } else { report.text() }),
+            Err(why) => {
+                complain(&why);
+                status = 1;
+            }
+        }
+    }
+    status
 }
 
 fn play_scenarios(common: &Common) -> u8 {

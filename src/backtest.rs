@@ -1,0 +1,102 @@
+//! `backtest`: recorded telemetry through the very rules that decide in a run, to see what they would have asked for
+//! before anything is enforced. It reads the files it is given and writes answers; it opens no ledger, runs no
+//! command, looks at no GPU and knows no clock but that of the recording.
+//!
+//! A recording is one job run on one node that holds every GPU of the file. It knows nothing of the job beside its
+//! GPUs: no host activity, no suspension, no user, and without a column `processes` no process list. What the rules
+//! make of that is theirs: nothing here fills it in.
+
+mod looks;
+pub mod player;
+pub mod table;
+mod words;
+
+use crate::config::Config;
+use crate::model::*;
+use crate::reading::Absence;
+use crate::reading::Reading::{Absent, Measured};
+use crate::units::{BootMs, WallMs};
+use player::{Played, Player};
+use std::path::Path;
+use table::Recording;
+
+/// By which law and as if how often run a recording is judged.
+pub struct Setting<'a> {
+    /// The law; enforce is assumed, so that what would be asked for shows.
+    pub config: &'a Config,
+    /// The cadence of runs.
+    pub every_ms: i64,
+    /// The job began so long before the first row.
+    pub began_before_ms: i64,
+}
+
+/// What came of one recording. Times count from its first row.
+pub struct Report {
+    /// The file as it was named.
+    pub file: String,
+    gpus: usize,
+    recorded_ms: i64,
+    first: BootMs,
+    played: Played,
+}
+
+/// Judges one recording.
+///
+/// # Errors
+///
+/// The file cannot be read, or not understood: one line that names it and, where there is one, the line.
+pub fn trace(file: &Path, setting: &Setting) -> Result<Report, String> {
+    let name = file.display().to_string();
+    let failed = |why: String| format!("backtest: {}: {why}; it was not judged", name.escape_debug());
+    let bytes = std::fs::read(file).map_err(|e| failed(e.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|e| failed(format!("no text: {e}")))?;
+    judged(&text, name.clone(), setting).map_err(failed)
+}
+
+fn judged(text: &str, file: String, setting: &Setting) -> Result<Report, String> {
+    let recording = Recording::read(text)?;
+    let times = || recording.gpus.iter().flat_map(|gpu| &gpu.rows).map(|row| row.at_ms);
+    let (Some(first), Some(last)) = (times().min(), times().max()) else {
+        return Err("no row of any GPU".to_owned());
+    };
+    let units: Vec<UnitRef> = recording.gpus.iter().map(|gpu| gpu.unit.clone()).collect();
+    let job = job(first - setting.began_before_ms, units.len());
+    let mut player = Player::new(setting.config, job, units, Measured(recording.gpus.len() as u32));
+    for tick in looks::ticks(&recording, setting.every_ms) {
+        player.run(tick);
+    }
+    let gpus = recording.gpus.len();
+    Ok(Report { file, gpus, recorded_ms: last - first, first: BootMs(first), played: player.end() })
+}
+
+/// The job run that a recording is taken for.
+fn job(start_ms: i64, gpus: usize) -> JobRun {
+    let start =
+        JobStart { boot: BootMs(start_ms), wall: WallMs(start_ms), source: StartSource::Registration };
+    let unknown = || Absent(Absence::NotRecorded);
+    JobRun {
+        id: JobRunId(1),
+        registration: Registration {
+            cluster: unknown(),
+            job: JobId::FIRST,
+            restart: 0,
+            sluid: unknown(),
+            start,
+            user: unknown(),
+            uid: Absent(Absence::NotRecorded),
+            account: unknown(),
+            partition: unknown(),
+            qos: unknown(),
+            nodes: Measured(1),
+            node_list: unknown(),
+            het_leader: None,
+            limit_end: Absent(Absence::NotRecorded),
+            gpus: (0..gpus as u32).map(|n| GpuClaim::Index(crate::units::GresIndex(n))).collect(),
+            by: RegisteredBy::Discovery,
+        },
+        registered: start.boot,
+        details: None,
+        first_activity: None,
+        last_activity: None,
+    }
+}
