@@ -37,7 +37,8 @@ pub struct Report {
     gpus: usize,
     recorded_ms: i64,
     first: BootMs,
-    played: Played,
+    /// Every finding and step, on the recording's own clock.
+    pub played: Played,
 }
 
 /// Judges one recording.

@@ -274,3 +274,120 @@ fn take<'a>(
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::MigMode;
+    use crate::units::{Celsius, ClocksEventMask};
+
+    const HEADER: &str = "timestamp, uuid, utilization.gpu [%], power.draw [W], processes";
+
+    fn refusal(text: &str) -> String {
+        Recording::read(text).err().expect("a refusal")
+    }
+
+    fn one(text: &str) -> Observation {
+        let recording = Recording::read(text).unwrap();
+        recording.observation(&recording.gpus[0].rows[0])
+    }
+
+    #[test]
+    fn a_row_is_read_with_and_without_units_in_any_order() {
+        let with = "power.limit [W], timestamp, index, utilization.memory [%], fan.speed [%], memory.total [MiB], \
+                    memory.used [MiB], clocks_event_reasons.active, utilization.gpu [%], temperature.gpu, \
+                    mig.mode.current, enforced.power.limit [W], clocks.current.sm [MHz], processes\n\
+                    700.00 W, 2026/11/29 13:25:38.123, 3, 40 %, [N/A], 81559 MiB, 71680 MiB, 0x0000000000000004, \
+                    97 %, 64, Disabled, 650.00 W, 1755 MHz, 2\n";
+        let seen = one(with);
+        assert_eq!(seen.sm_util, Measured(Percent::new(97).unwrap()));
+        assert_eq!(seen.mem_util, Measured(Percent::new(40).unwrap()));
+        assert_eq!(seen.power_limit, Measured(Milliwatts(650_000)), "the enforced one");
+        assert_eq!(seen.sm_clock, Measured(Megahertz(1755)));
+        assert_eq!(seen.temperature, Measured(Celsius(64)));
+        assert_eq!(seen.clocks_event, Measured(ClocksEventMask(4)));
+        assert_eq!(seen.mig, Measured(MigMode::Disabled));
+        assert_eq!(seen.processes, Measured(ProcessCount { compute: 2, graphics: 0 }));
+        assert_eq!(seen.memory.map(|m| m.used.0 >> 20), Measured(71_680));
+        let nounits = [" %,", " MiB,", " W,", " MHz,"].iter().fold(with.to_owned(), |t, u| t.replace(u, ","));
+        assert_eq!(one(&nounits), seen);
+    }
+
+    #[test]
+    fn a_column_that_is_not_there_was_not_recorded_and_a_word_is_a_reason() {
+        // influxdata/telegraf#7659, microsoft/pai#949 (NR-08): one such field lost the whole sample.
+        let row = |util: &str| format!("{HEADER}\n2026/11/29 13:25:38.123, GPU-a, {util}, [N/A], \n");
+        let table = [
+            ("[N/A]", Absence::NotSupported),
+            ("[Not Supported]", Absence::NotSupported),
+            ("[Unknown Error]", Absence::Transient),
+            ("[GPU is lost]", Absence::GpuLost),
+            ("[Something New]", Absence::NotUnderstood),
+            ("", Absence::NotUnderstood),
+            ("101 %", Absence::Implausible),
+        ];
+        for (word, why) in table {
+            assert_eq!(one(&row(word)).sm_util, Absent(why), "{word:?}");
+        }
+        let seen = one(&row("0 %"));
+        assert_eq!(seen.sm_util, Measured(Percent::new(0).unwrap()));
+        assert_eq!(seen.power, Absent(Absence::NotSupported));
+        assert_eq!(seen.mem_util, Absent(Absence::NotRecorded));
+        assert_eq!(seen.memory, Absent(Absence::NotRecorded));
+        assert_eq!(seen.processes, Absent(Absence::NotUnderstood));
+    }
+
+    #[test]
+    fn a_gpu_is_its_uuid_else_its_index_else_its_address() {
+        let table = [
+            ("uuid, index", "GPU-a, 5", "GPU-a", 5),
+            ("index, pci.bus_id", "5, 00000000:9B:00.0", "GPU-index-5", 5),
+            ("pci.bus_id", "00000000:9B:00.0", "GPU-0000-9b-00-0", 0),
+        ];
+        for (names, cells, uuid, index) in table {
+            let text = format!("timestamp, {names}\n2026/11/29 13:25:38.123, {cells}\n");
+            let unit = &Recording::read(&text).unwrap().gpus[0].unit;
+            assert_eq!((unit.uuid.as_str(), unit.index.0), (uuid, index));
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_line() {
+        let row = "2026/11/29 13:25:38.123, GPU-a, 0 %, 70 W, 1";
+        let table = [
+            (String::new(), "it is empty"),
+            (format!("{row}\n"), "line 1: a row stands where the header should"),
+            ("a, b\n".to_owned(), "line 1: no column `timestamp`"),
+            ("timestamp, name\n".to_owned(), "line 1: no column says whose a row is"),
+            (
+                "timestamp, uuid, power.draw [mW]\n".to_owned(),
+                "line 1: `power.draw` is in `mW`, expected `W`",
+            ),
+            (format!("{HEADER}\n"), "no row of any GPU"),
+            (format!("{HEADER}\n\n{row}, 2\n"), "line 3: 6 cells, the header names 5"),
+            (format!("{HEADER}\nUnable to determine\n{row}\n"), "line 2: 1 cells, the header names 5"),
+            (format!("{HEADER}\n29.11.2026, GPU-a, 0, 0, 0\n"), "line 2: `29.11.2026` is no time"),
+            // A clock set back for daylight saving; only differences of times count.
+            (format!("{HEADER}\n{row}\n{row}\n"), "line 3: `2026/11/29 13:25:38.123` is not later"),
+        ];
+        for (text, wanted) in table {
+            let why = refusal(&text);
+            assert!(why.starts_with(wanted), "{text:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_a_recorder_leaves_between_and_after_its_rows_is_no_row() {
+        let text = format!(
+            "\u{feff}{HEADER}\r\n2026/11/29 13:25:38.123, GPU-a, 0 %, 70 W, 1\r\n{HEADER}\r\n\r\n\
+             WARNING: infoROM is corrupted at gpu 0000:1A:00.0\r\n\
+             2026/11/29 13:25:53.123, [GPU is lost], [GPU is lost], [GPU is lost], 0\r\n\
+             2026/11/29 13:25:53.123, GPU-a, 0 %, 70 W, 1\r\n2026/11/29 13:26:0"
+        );
+        let recording = Recording::read(&text).unwrap();
+        assert_eq!(recording.gpus.len(), 1);
+        let times: Vec<i64> = recording.gpus[0].rows.iter().map(|r| r.at_ms).collect();
+        assert_eq!(times[1] - times[0], 15_000);
+        assert_eq!(times.len(), 2);
+    }
+}

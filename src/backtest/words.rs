@@ -44,7 +44,8 @@ impl Report {
         self.played.findings.iter().filter_map(|f| f.most).max()
     }
 
-    fn since_first_ms(&self, at: BootMs) -> i64 {
+    /// An instant of the recording, in milliseconds from its first row.
+    pub fn since_first_ms(&self, at: BootMs) -> i64 {
         at.since_ms(self.first)
     }
 
