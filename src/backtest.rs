@@ -1,11 +1,12 @@
 //! `backtest`: recorded telemetry through the very rules that decide in a run, to see what they would have asked for
-//! before anything is enforced. It reads the files it is given and writes answers; it opens no ledger, runs no
-//! command, looks at no GPU and knows no clock but that of the recording.
+//! before anything is enforced: from files, or from what the ledger and its archive hold. It writes answers and nothing
+//! else: it runs no command, looks at no GPU and knows no clock but that of the recording.
 //!
-//! A recording is one job run on one node that holds every GPU of the file. It knows nothing of the job beside its
-//! GPUs: no host activity, no suspension, no user, and without a column `processes` no process list. What the rules
-//! make of that is theirs: nothing here fills it in.
+//! A file is one job run on one node that holds every GPU of the file. It knows nothing of the job beside its GPUs: no
+//! host activity, no suspension, no user, and without a column `processes` no process list. What the rules make of that
+//! is theirs: nothing here fills it in.
 
+pub mod kept;
 mod looks;
 pub mod player;
 pub mod table;
@@ -13,14 +14,15 @@ mod words;
 
 use crate::config::Config;
 use crate::model::*;
+use crate::policy::Exemptions;
 use crate::reading::Absence;
-use crate::reading::Reading::{Absent, Measured};
+use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, WallMs};
 use player::{Played, Player};
 use std::path::Path;
 use table::Recording;
 
-/// By which law and as if how often run a recording is judged.
+/// By which law, and as if runs came how often, a recording is judged.
 pub struct Setting<'a> {
     /// The law; enforce is assumed, so that what would be asked for shows.
     pub config: &'a Config,
@@ -30,10 +32,25 @@ pub struct Setting<'a> {
     pub began_before_ms: i64,
 }
 
-/// What came of one recording. Times count from its first row.
+/// What was judged.
+pub enum Subject {
+    /// A recording, by its file as it was named.
+    File(String),
+    /// A job run of the ledger.
+    Job {
+        /// Its id as Slurm shows it.
+        job: String,
+        /// Its user.
+        user: Reading<String>,
+        /// The wall clock at its first sample.
+        first: WallMs,
+    },
+}
+
+/// What came of it. Times count from the first row or sample.
 pub struct Report {
-    /// The file as it was named.
-    pub file: String,
+    /// What was judged.
+    pub subject: Subject,
     gpus: usize,
     recorded_ms: i64,
     first: BootMs,
@@ -62,12 +79,16 @@ fn judged(text: &str, file: String, setting: &Setting) -> Result<Report, String>
     };
     let units: Vec<UnitRef> = recording.gpus.iter().map(|gpu| gpu.unit.clone()).collect();
     let job = job(first - setting.began_before_ms, units.len());
-    let mut player = Player::new(setting.config, job, units, Measured(recording.gpus.len() as u32));
+    let mut config = setting.config.clone();
+    // Whose job it was is not known, so nobody can be found exempt, nor would anything be found at all.
+    config.rules.exemptions = Exemptions::default();
+    let mut player = Player::new(&config, job, units, Measured(recording.gpus.len() as u32));
     for tick in looks::ticks(&recording, setting.every_ms) {
         player.run(tick);
     }
     let gpus = recording.gpus.len();
-    Ok(Report { file, gpus, recorded_ms: last - first, first: BootMs(first), played: player.end() })
+    let subject = Subject::File(file);
+    Ok(Report { subject, gpus, recorded_ms: last - first, first: BootMs(first), played: player.end() })
 }
 
 /// The job run that a recording is taken for.

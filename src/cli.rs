@@ -58,19 +58,22 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
-    /// Judge recorded telemetry by the configuration: what would have been asked for, and when. Nothing is done
+    /// Judge what is recorded by a configuration: what would have been asked for, and when. Nothing is done
     ///
-    /// Each file is one job on one node that holds all GPUs of the file, judged as under `mode: enforce`. A file is
-    /// what `nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l 15` writes, header included.
+    /// Without --trace: every job run of which this node's ledger or its archive holds samples. What is judged is
+    /// judged as under `mode: enforce`, so that drains and cancels show.
     Backtest {
-        /// Recordings, as CSV
-        #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+        /// Recordings instead of the ledger; each is one job on one node that holds all GPUs of the file
+        ///
+        /// CSV as `nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l 15` writes it, with its header.
+        #[arg(long, value_name = "FILE", num_args = 1..)]
         trace: Vec<PathBuf>,
         /// As if a run came this often
-        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = interval)]
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = interval, requires = "trace")]
         every: Duration,
         /// The job began this long before the first row
-        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::config::duration)]
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::config::duration,
+              requires = "trace")]
         job_start: Duration,
     },
     /// Play every scenario and print its verdict beside the sentence it proves

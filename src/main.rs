@@ -7,6 +7,7 @@
 #![no_main]
 
 use clap::Parser;
+use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
 use gpu_reaper_hc::explain::{self, Asked};
@@ -19,7 +20,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{backtest, deliver, demo, epilog, host, prolog, scenarios};
+use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -311,12 +312,27 @@ fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: 
     let Some(config) = load_or_complain(common, "nothing was judged") else {
         return 1;
     };
+    let told = |report: &Report| say(&if common.json { report.json() } else { report.text() });
+    if files.is_empty() {
+        let kept = place(common, &config)
+            .and_then(|place| backtest::kept::ledger(&place.dir, &config).map_err(|e| e.to_string()));
+        return match kept {
+            Ok(reports) => {
+                reports.iter().for_each(told);
+                0
+            }
+            Err(why) => {
+                complain(&format!("backtest: {why}; nothing was judged"));
+                1
+            }
+        };
+    }
     let (every_ms, began_before_ms) = (every.as_millis() as i64, began_before.as_millis() as i64);
     let setting = backtest::Setting { config: &config, every_ms, began_before_ms };
     let mut status = 0;
     for file in files {
         match backtest::trace(file, &setting) {
-            Ok(report) => say(&if common.json { report.json() } else { report.text() }),
+            Ok(report) => told(&report),
             Err(why) => {
                 complain(&why);
                 status = 1;

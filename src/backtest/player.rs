@@ -6,7 +6,7 @@ use crate::config::{Config, Release};
 use crate::mode::Mode;
 use crate::model::*;
 use crate::policy::stage::{Circumstances, Step};
-use crate::policy::{self, Exemptions, Finding, Guard, Judgement, Rules, Scope, Signature, escalate, judge};
+use crate::policy::{self, Finding, Guard, Judgement, Rules, Scope, Signature, escalate, judge};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, WallMs};
@@ -77,11 +77,10 @@ pub struct Player {
 }
 
 impl Player {
-    /// `node_units`: the allocation units of the node. Exemptions are left out: whom a recording is of is not known.
+    /// `node_units`: the allocation units of the node.
     pub fn new(config: &Config, job: JobRun, units: Vec<UnitRef>, node_units: Reading<u32>) -> Player {
-        let rules = Rules { exemptions: Exemptions::default(), ..config.rules.clone() };
         Player {
-            rules,
+            rules: config.rules.clone(),
             keep_ms: config.history.keep.as_millis() as i64,
             releases: config.act.release == Release::JobEnd,
             worked: vec![None; units.len()],

@@ -1,15 +1,24 @@
 //! A report for people and as JSON. It says what would have been asked for and when, never that it was done.
 
-use super::Report;
 use super::player::{Asked, Found};
+use super::{Report, Subject};
 use crate::explain::json::ascii;
 use crate::model::Verdict;
-use crate::units::{BootMs, human_ms};
+use crate::reading::Reading;
+use crate::units::{BootMs, WallMs, human_ms};
 use serde::Serialize;
 
 #[derive(Serialize)]
+#[serde(untagged)]
+enum Head<'a> {
+    File { file: &'a str },
+    Job { job: &'a str, user: &'a Reading<String>, first: String },
+}
+
+#[derive(Serialize)]
 struct Page<'a> {
-    file: &'a str,
+    #[serde(flatten)]
+    head: Head<'a>,
     gpus: usize,
     seconds: i64,
     judged_seconds: i64,
@@ -52,7 +61,10 @@ impl Report {
     /// One object on one line.
     pub fn json(&self) -> String {
         let page = Page {
-            file: &self.file,
+            head: match &self.subject {
+                Subject::File(file) => Head::File { file },
+                Subject::Job { job, user, first } => Head::Job { job, user, first: first.rfc3339() },
+            },
             gpus: self.gpus,
             seconds: self.recorded_ms / 1000,
             judged_seconds: self.played.judged_ms / 1000,
@@ -85,7 +97,7 @@ impl Report {
     /// A short table: when, what and for which look, and one line of summary.
     pub fn text(&self) -> String {
         let (gpus, recorded) = (self.gpus, human_ms(self.recorded_ms));
-        let mut out = format!("{}: {gpus} GPUs, {recorded} recorded\n", self.file.escape_debug());
+        let mut out = format!("{}: {gpus} GPUs, {recorded} recorded\n", self.name());
         for asked in &self.played.asked {
             out += &self.row(asked);
         }
@@ -100,8 +112,22 @@ impl Report {
         out + &format!("; most asked: {}\n", asked_word(self.most()))
     }
 
+    fn name(&self) -> String {
+        match &self.subject {
+            Subject::File(file) => file.escape_debug().to_string(),
+            Subject::Job { job, user, .. } => {
+                let user = user.measured().map_or("user not known", String::as_str);
+                format!("job {} ({})", job.escape_debug(), user.escape_debug())
+            }
+        }
+    }
+
     fn row(&self, asked: &Asked) -> String {
-        let at = human_ms(self.since_first_ms(asked.at));
+        let since_ms = self.since_first_ms(asked.at);
+        let at = match &self.subject {
+            Subject::File(_) => human_ms(since_ms),
+            Subject::Job { first, .. } => WallMs(first.0 + since_ms).rfc3339(),
+        };
         let withheld = asked.withheld.as_ref().map_or(String::new(), |why| format!(" withheld: {why}"));
         format!("  {at:<10} {:<7} {}{withheld}\n", asked.verdict.word(), asked.facts)
     }

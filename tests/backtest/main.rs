@@ -182,6 +182,17 @@ fn a_file_that_cannot_be_read_is_named_with_its_line_and_the_others_are_judged()
 }
 
 #[test]
+fn a_node_without_a_ledger_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("state_dir: {}\n", folder.path().join("state").display());
+    let said = backtest(folder.path(), &config, &["--node", "n1"]);
+    assert_eq!((said.status.code(), said.stdout.len()), (Some(1), 0));
+    let err = String::from_utf8(said.stderr).unwrap();
+    assert!(err.starts_with("gpu-reaper-hc: backtest: ") && err.contains("nothing was judged"), "{err}");
+    assert!(!folder.path().join("state").exists());
+}
+
+#[test]
 fn nothing_is_written_anywhere() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("t.csv"), hang().text()).unwrap();
@@ -196,7 +207,8 @@ fn nothing_is_written_anywhere() {
 #[test]
 fn a_cadence_that_is_none_is_wrong_usage() {
     let folder = tempfile::tempdir().unwrap();
-    for args in [&["--trace", "t.csv", "--every", "0s"][..], &["--trace", "t.csv", "--every", "60"], &[]] {
+    let without_unit = ["--trace", "t.csv", "--every", "60"];
+    for args in [&["--trace", "t.csv", "--every", "0s"][..], &without_unit, &["--every", "30s"]] {
         assert_eq!(backtest(folder.path(), "", args).status.code(), Some(2), "{args:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! A scenario played through the real run, and the same GPUs written down as nvidia-smi would: both must ask for the
-//! same, at the same moments.
+//! A scenario played through the real run; the same GPUs written down as nvidia-smi would; and the ledger of the same
+//! story under observe. All must ask for the same, at the same moments.
 
-use gpu_reaper_hc::backtest::{Setting, trace};
-use gpu_reaper_hc::config;
+use gpu_reaper_hc::backtest::{Report, Setting, kept, trace};
+use gpu_reaper_hc::config::{self, Config};
 use gpu_reaper_hc::gpu::{GpuSource, simulated::Simulated};
 use gpu_reaper_hc::model::{JobId, UnitSample};
 use gpu_reaper_hc::reading::Reading::{Absent, Measured};
@@ -11,10 +11,10 @@ use gpu_reaper_hc::scenarios::{file::Scenario, stage::Stage};
 const HEADER: &str = "timestamp, uuid, index, utilization.gpu [%], utilization.memory [%], memory.used [MiB], \
                       memory.total [MiB], enforced.power.limit [W], driver_version, processes\n";
 
-fn scenario() -> Scenario {
+fn story() -> String {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/scenarios");
     let file = folder.join("alert-then-drain-then-cancel-in-three-runs/scenario.yaml");
-    Scenario::parse(&std::fs::read_to_string(file).unwrap()).unwrap()
+    std::fs::read_to_string(file).unwrap()
 }
 
 /// What was done, and in which run: milliseconds after the first.
@@ -67,21 +67,51 @@ fn recorded(scenario: &Scenario) -> String {
     text
 }
 
+fn config(scenario: &Scenario) -> Config {
+    config::parse(&serde_yaml::to_string(&scenario.config).unwrap(), "scenario").unwrap()
+}
+
+fn asked(report: &Report) -> Vec<(i64, String)> {
+    report.played.asked.iter().map(|a| (report.since_first_ms(a.at), a.verdict.to_string())).collect()
+}
+
 #[test]
 fn a_recording_is_judged_as_the_run_judged_it() {
-    let scenario = scenario();
+    let scenario = Scenario::parse(&story()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("story.csv");
     std::fs::write(&file, recorded(&scenario)).unwrap();
-    let yaml = serde_yaml::to_string(&scenario.config).unwrap();
-    let config = config::parse(&yaml, "scenario").unwrap();
+    let config = config(&scenario);
     // Every row is a run.
     let report = trace(&file, &Setting { config: &config, every_ms: 15_000, began_before_ms: 0 }).unwrap();
-    let asked = report.played.asked.iter().map(|a| (report.since_first_ms(a.at), a.verdict.to_string()));
-    let asked: Vec<_> = asked.collect();
+    let asked = asked(&report);
     assert_eq!(asked, by_the_run(&scenario));
     assert_eq!(
         asked.iter().map(|(_, verdict)| verdict.as_str()).collect::<Vec<_>>(),
         ["alert", "drain", "cancel"]
     );
+}
+
+#[test]
+fn a_week_of_observing_says_what_enforcing_would_have_done() {
+    let enforced = Scenario::parse(&story()).unwrap();
+    let wanted = by_the_run(&enforced);
+    // While the job runs, and from the archive after its Epilog.
+    for gpus in ["gpus: 8", "gpus: 8, ended: 1m30s"] {
+        let observed = story().replace("mode: enforce", "mode: observe").replacen("gpus: 8", gpus, 1);
+        let observed = Scenario::parse(&observed).unwrap();
+        let mut stage = Stage::set(&observed).unwrap();
+        for at_ms in observed.runs().into_iter().chain([120_000]) {
+            stage.run_at(at_ms).unwrap();
+        }
+        let reports = kept::ledger(&stage.place().dir, &config(&enforced)).unwrap();
+        let [report] = &reports[..] else { panic!("{} job runs", reports.len()) };
+        assert_eq!(asked(report), wanted, "{gpus}");
+        assert!(
+            report.json().starts_with(r#"{"job":"4242","user":{"value":"ada"},"first":"20"#),
+            "{}",
+            report.json()
+        );
+        assert!(report.text().starts_with("job 4242 (ada): 8 GPUs, 6 h"), "{}", report.text());
+    }
 }
