@@ -2,6 +2,7 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Finds wasted GPU allocations on a Slurm node; alerts, drains, cancels: in that order, as far as it is told.
 ///
@@ -57,6 +58,24 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
+    /// Judge what is recorded by a configuration: what would have been asked for, and when. Nothing is done
+    ///
+    /// Without --trace: every job run of which this node's ledger or its archive holds samples. What is judged is
+    /// judged as under `mode: enforce`, so that drains and cancels show.
+    Backtest {
+        /// Recordings instead of the ledger; each is one job on one node that holds all GPUs of the file
+        ///
+        /// CSV as `nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l 15` writes it, with its header.
+        #[arg(long, value_name = "FILE", num_args = 1..)]
+        trace: Vec<PathBuf>,
+        /// As if a run came this often
+        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = interval, requires = "trace")]
+        every: Duration,
+        /// The job began this long before the first row
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::config::duration,
+              requires = "trace")]
+        job_start: Duration,
+    },
     /// Play every scenario and print its verdict beside the sentence it proves
     Scenarios,
     /// Watch two wasted jobs escalate beside a healthy one: no cluster, no GPU, no root
@@ -72,6 +91,14 @@ pub enum ConfigCommand {
     Show,
     /// Print the commented default file
     Example,
+}
+
+/// How often runs come: at least every second.
+fn interval(text: &str) -> Result<Duration, String> {
+    crate::config::duration(text).and_then(|every| match every.is_zero() {
+        true => Err("expected at least 1s".to_owned()),
+        false => Ok(every),
+    })
 }
 
 /// The definition, for the man page and for tests.

@@ -304,6 +304,15 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
     if errors.is_empty() { Ok(config) } else { Err(errors) }
 }
 
+/// A duration as the configuration spells it, for options: `60s`, `1h30m`.
+///
+/// # Errors
+///
+/// Anything else, a bare number too.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    quantity::duration(text).ok_or("expected a duration like 60s, 30m or 1h30m".to_owned())
+}
+
 /// The commented default file. It says exactly what [`defaults`] answers.
 pub fn example() -> &'static str {
     include_str!("config/example.yaml")

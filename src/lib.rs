@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod act;
+pub mod backtest;
 pub mod cli;
 pub mod config;
 pub mod deliver;

@@ -7,6 +7,7 @@
 #![no_main]
 
 use clap::Parser;
+use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
 use gpu_reaper_hc::explain::{self, Asked};
@@ -63,6 +64,9 @@ fn answer() -> u8 {
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
+        (Some(Command::Backtest { trace, every, job_start }), _) => {
+            back_test(&cli.common, trace, *every, *job_start)
+        }
         (Some(Command::Scenarios), _) => play_scenarios(&cli.common),
         (Some(Command::Demo), _) => show_demo(),
         (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, _, now| {
@@ -302,6 +306,40 @@ fn configuration(common: &Common, what: ConfigCommand) -> u8 {
             1
         }
     }
+}
+
+fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: Duration) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was judged") else {
+        return 1;
+    };
+    let told = |report: &Report| say(&if common.json { report.json() } else { report.text() });
+    if files.is_empty() {
+        let kept = place(common, &config)
+            .and_then(|place| backtest::kept::ledger(&place.dir, &config).map_err(|e| e.to_string()));
+        return match kept {
+            Ok(reports) => {
+                reports.iter().for_each(told);
+                0
+            }
+            Err(why) => {
+                complain(&format!("backtest: {why}; nothing was judged"));
+                1
+            }
+        };
+    }
+    let (every_ms, began_before_ms) = (every.as_millis() as i64, began_before.as_millis() as i64);
+    let setting = backtest::Setting { config: &config, every_ms, began_before_ms };
+    let mut status = 0;
+    for file in files {
+        match backtest::trace(file, &setting) {
+            Ok(report) => told(&report),
+            Err(why) => {
+                complain(&why);
+                status = 1;
+            }
+        }
+    }
+    status
 }
 
 fn play_scenarios(common: &Common) -> u8 {

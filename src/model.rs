@@ -38,6 +38,21 @@ pub struct Cadence {
     pub p90_ms: i64,
 }
 
+impl Cadence {
+    /// Fewer spacings say nothing.
+    const FEWEST: usize = 3;
+
+    /// Of the spacings between runs, in any order; `None` where there are too few to tell.
+    pub fn of(mut spacings_ms: Vec<i64>) -> Option<Cadence> {
+        if spacings_ms.len() < Cadence::FEWEST {
+            return None;
+        }
+        spacings_ms.sort_unstable();
+        let rank = |percent: usize| spacings_ms[(spacings_ms.len() - 1) * percent / 100];
+        Some(Cadence { median_ms: rank(50), p90_ms: rank(90) })
+    }
+}
+
 // ---------------------------------------------------------------- GPUs
 
 /// Whether a GPU is split into instances; read before utilization, to explain its absence.
@@ -253,6 +268,9 @@ pub struct GpuReport {
 pub struct JobId(u64);
 
 impl JobId {
+    /// The lowest there is; for a story without a real one.
+    pub const FIRST: JobId = JobId(1);
+
     /// `None` for 0 and for anything beyond Slurm's own range of ids (26 bits, MaxJobId).
     pub fn new(id: u64) -> Option<JobId> {
         (id > 0 && id < 1 << 32).then_some(JobId(id))

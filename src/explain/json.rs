@@ -23,8 +23,13 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
 /// JSON text of printable ASCII: user texts hold control and bidirectional characters, which a terminal obeys, and
 /// every JSON reader takes `\u202e` for the character itself.
 pub fn text(value: &Value) -> String {
+    ascii(&format!("{value:#}\n"))
+}
+
+/// JSON that was already written, in printable ASCII.
+pub fn ascii(json: &str) -> String {
     let mut out = String::new();
-    for c in format!("{value:#}\n").chars() {
+    for c in json.chars() {
         if c == '\n' || (' '..='~').contains(&c) {
             out.push(c);
         } else {

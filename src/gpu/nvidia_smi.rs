@@ -3,7 +3,7 @@
 //! reasons, never 0. One lost GPU makes nvidia-smi silent about the others too (exit status 15): then the
 //! whole look is absent.
 
-mod table;
+pub mod table;
 
 use super::{GpuSource, driver};
 use crate::model::{GpuProcess, GpuReport, UnitSample};

@@ -9,8 +9,6 @@ use rusqlite::{OptionalExtension, Transaction};
 
 /// How far back spacings count.
 const SPAN_MS: i64 = 24 * 3_600_000;
-/// Fewer spacings say nothing.
-const FEWEST: usize = 3;
 /// Measured anew after so many runs; early in a boot, when each one tells, at every run.
 const RENEW: i64 = 30;
 /// What is measured at once: so many stretches of so many runs.
@@ -85,12 +83,7 @@ fn measure(
             earlier = Some(at);
         }
     }
-    if spacings.len() < FEWEST {
-        return Ok(None);
-    }
-    spacings.sort_unstable();
-    let rank = |percent: usize| spacings[(spacings.len() - 1) * percent / 100];
-    Ok(Some(Cadence { median_ms: rank(50), p90_ms: rank(90) }))
+    Ok(Cadence::of(spacings))
 }
 
 /// The oldest of a boot's runs that was not before `since`, found by halving: their time only grows. Where rows

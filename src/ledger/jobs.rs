@@ -76,6 +76,11 @@ impl Ledger {
         self.read("look for the job", |conn| records(conn, "job_id = ?1 ORDER BY id DESC", [number(job)]))
     }
 
+    /// Every job run that is still known, on any boot, open or over, oldest first.
+    pub fn all_runs(&self) -> Result<Vec<JobRecord>, LedgerError> {
+        self.read("read the job runs", |conn| records(conn, "1 ORDER BY id", []))
+    }
+
     /// The same for an id as Slurm shows it (`123_4`, `200+1`), where Slurm was asked, or for a SLUID.
     pub fn find_shown(&self, shown: &str) -> Result<Vec<JobRecord>, LedgerError> {
         self.read("look for the job", |conn| {

@@ -257,6 +257,11 @@ impl<'a> Stage<'a> {
         Ledger::open(&self.place.dir, &self.place.node, now, opening).map_err(|e| e.to_string())
     }
 
+    /// Where its ledger lies.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// How many of Slurm's commands were run so far.
     pub fn slurm_commands(&self) -> usize {
         fs::read_to_string(self.folder.0.join("cluster/calls")).map_or(0, |calls| calls.lines().count())

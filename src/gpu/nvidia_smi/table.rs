@@ -35,8 +35,9 @@ pub(super) fn gpus(text: &str) -> Result<(Reading<String>, Vec<UnitSample>), Abs
     Ok((driver, units))
 }
 
-/// From 510 on `memory.used` leaves out the driver's reservation, which has a column of its own.
-fn excludes_reserved(driver: &str) -> bool {
+/// By the driver's version: from 510 on `memory.used` leaves out the driver's reservation, which has a column of its
+/// own.
+pub fn excludes_reserved(driver: &str) -> bool {
     driver.split('.').next().and_then(|major| major.parse::<u32>().ok()).is_some_and(|major| major >= 510)
 }
 
@@ -59,10 +60,6 @@ fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> Un
         mask,
         name,
     ] = *cells;
-    let total = number(total).map(mebibytes).plausible(|t| t.0 > 0);
-    let memory = total.and_then(|total| {
-        number(used).map(|used| Memory { used: mebibytes(used), total, excludes_reserved })
-    });
     let identity = UnitIdentity {
         uuid: cell(uuid, |t| UnitUuid::new(t).ok()),
         kind: UnitKind::Gpu,
@@ -78,19 +75,14 @@ fn unit(place: u32, cells: &[&str; COLUMN_COUNT], excludes_reserved: bool) -> Un
     let readings = Readings {
         sm_util: percent(sm),
         mem_util: percent(mem),
-        memory: memory.plausible(|m| m.used <= m.total),
-        power: cell(power, milliwatts),
-        power_limit: cell(limit, milliwatts).plausible(|l| l.0 > 0),
+        memory: memory(used, total, excludes_reserved),
+        power: watts(power),
+        power_limit: watts(limit).plausible(|l| l.0 > 0),
         sm_clock: number(clock).map(Megahertz),
         sm_clock_max: number(clock_most).map(Megahertz),
-        temperature: number(celsius).map(Celsius).plausible(|c| c.0 <= 150),
-        clocks_event: cell(mask, |t| u64::from_str_radix(t.strip_prefix("0x")?, 16).ok())
-            .map(ClocksEventMask),
-        mig: cell(mig, |t| match t {
-            "Enabled" => Some(MigMode::Enabled),
-            "Disabled" => Some(MigMode::Disabled),
-            _ => None,
-        }),
+        temperature: temperature(celsius),
+        clocks_event: clocks_event(mask),
+        mig: mig_mode(mig),
         ..Readings::absent(Absence::NotSupported)
     };
     UnitSample { identity, readings }
@@ -161,7 +153,8 @@ fn reason(text: &str) -> Option<Absence> {
     })
 }
 
-fn number<T: FromStr>(text: &str) -> Reading<T> {
+/// A whole number without its unit, or why there is none.
+pub fn number<T: FromStr>(text: &str) -> Reading<T> {
     cell(text, |t| t.parse().ok())
 }
 
@@ -169,15 +162,49 @@ fn word(text: &str) -> Reading<String> {
     cell(text, |t| Some(t.to_owned()))
 }
 
-fn percent(text: &str) -> Reading<Percent> {
+/// A utilization.
+pub fn percent(text: &str) -> Reading<Percent> {
     number(text).and_then(|n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured))
+}
+
+/// MiB held and present.
+pub fn memory(used: &str, total: &str, excludes_reserved: bool) -> Reading<Memory> {
+    let total = number(total).map(mebibytes).plausible(|t| t.0 > 0);
+    let memory = total.and_then(|total| {
+        number(used).map(|used| Memory { used: mebibytes(used), total, excludes_reserved })
+    });
+    memory.plausible(|m| m.used <= m.total)
+}
+
+/// Watts with a fraction.
+pub fn watts(text: &str) -> Reading<Milliwatts> {
+    cell(text, milliwatts)
+}
+
+/// Degrees Celsius.
+pub fn temperature(text: &str) -> Reading<Celsius> {
+    number(text).map(Celsius).plausible(|c| c.0 <= 150)
+}
+
+/// The mask of clocks-event reasons, in hexadecimal.
+pub fn clocks_event(text: &str) -> Reading<ClocksEventMask> {
+    cell(text, |t| u64::from_str_radix(t.strip_prefix("0x")?, 16).ok()).map(ClocksEventMask)
+}
+
+/// Enabled or disabled.
+pub fn mig_mode(text: &str) -> Reading<MigMode> {
+    cell(text, |t| match t {
+        "Enabled" => Some(MigMode::Enabled),
+        "Disabled" => Some(MigMode::Disabled),
+        _ => None,
+    })
 }
 
 fn mebibytes(n: u32) -> MemoryBytes {
     MemoryBytes(u64::from(n) << 20)
 }
 
-/// Watts with a fraction; no card draws ten kilowatts.
+/// No card draws ten kilowatts.
 fn milliwatts(text: &str) -> Option<Milliwatts> {
     let watts = text.parse::<f64>().ok().filter(|w| (0.0..10_000.0).contains(w))?;
     Some(Milliwatts((watts * 1000.0).round() as u64))
