@@ -218,7 +218,7 @@ impl<'a> Bench<'a> {
             (0..units.len()).map(|u| series.stretch(u, |l| look.keeps(l))).collect()
         };
         let looks = Look::QUIET.map(|look| (look, of(look)));
-        let [(_, zero), _, (_, quiet)] = &looks;
+        let [(_, zero), (_, dead), (_, quiet)] = &looks;
         self.units.clear();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
@@ -240,7 +240,8 @@ impl<'a> Bench<'a> {
                 return self.found(series, (units, &all), Scope::Whole, *look, evidence);
             }
         }
-        self.part(series, units, zero).unwrap_or_else(|| self.not_established(series, quiet, units, limits))
+        self.part(series, units, (zero, dead))
+            .unwrap_or_else(|| self.not_established(series, quiet, units, limits))
     }
 
     /// Units that worked, slowed, for a full window.
@@ -256,12 +257,17 @@ impl<'a> Bench<'a> {
         Some(self.found(series, (&named, &slowed), scope, Look::Throttled, evidence))
     }
 
-    /// Some units at zero for a full window among others that work; one that spins is no idle one.
-    fn part(&mut self, series: &Series, units: &[UnitRef], zero: &[Stretch]) -> Option<Judgement> {
+    /// Some units at zero for a full window among others that work; one that spins neither works nor is it idle.
+    fn part(
+        &mut self,
+        series: &Series,
+        units: &[UnitRef],
+        (zero, dead): (&[Stretch], &[Stretch]),
+    ) -> Option<Judgement> {
         let certified = |u: &usize| window::certify(series, zero[*u].from, self.now.boot).is_ok();
         let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
         let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
-        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&zero[u]));
+        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
         let from = wasted.iter().map(|&u| zero[u].from).max()?;
         if !others_work {
             return None;

@@ -100,6 +100,8 @@ pub struct Glance<'a> {
     pub seen: &'a Observation,
     /// Its mean power since the tick before.
     pub mean: Reading<Milliwatts>,
+    /// The higher of its instant powers at both ends of that time.
+    pub ends: Reading<Milliwatts>,
     /// Thousandths of that time in which hardware or heat slowed it.
     pub slowed_permille: Reading<u64>,
     /// What it drew at rest over the window.
@@ -157,7 +159,8 @@ impl Glance<'_> {
         (now || long) && runs_slow(self.seen, self.power())
     }
 
-    /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work. Veto only.
+    /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work; so was one
+    /// that drew well more than either instant at its ends, where nothing rested and there is no floor. Veto only.
     fn worked_by_energy(&self) -> bool {
         let window = match resident(self.seen) {
             Reading::Measured(_) => self.floors.context,
@@ -171,7 +174,7 @@ impl Glance<'_> {
             (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
             _ => false,
         };
-        above(window) || above(learnt)
+        above(window) || above(learnt) || above(self.ends)
     }
 
     /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.

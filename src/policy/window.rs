@@ -173,13 +173,16 @@ impl<'a> Series<'a> {
     /// One unit at one tick, with what its counters and floors say.
     fn glance(&self, t: usize, unit: usize) -> Glance<'_> {
         let now = &self.ticks[t];
-        let slowed_permille = match t.checked_sub(1) {
-            Some(before) => interval::slowed_permille(self.ticks[before].moment(unit), now.moment(unit)),
-            None => Reading::Absent(Absence::NotRecorded),
-        };
+        let mut slowed_permille = Reading::Absent(Absence::NotRecorded);
+        let mut ends = Reading::Absent(Absence::NotRecorded);
+        if let Some(before) = t.checked_sub(1).map(|before| self.ticks[before].moment(unit)) {
+            slowed_permille = interval::slowed_permille(before, now.moment(unit));
+            ends = before.seen.power.and_then(|a| now.units[unit].power.map(|b| a.max(b)));
+        }
         Glance {
             seen: &now.units[unit],
             mean: self.means[t][unit],
+            ends,
             slowed_permille,
             floors: &self.floors[unit][t],
             learnt: self.learnt[unit],
@@ -248,17 +251,14 @@ impl<'a> Series<'a> {
     /// mean power stayed at the floor. A unit that was not at rest at `t` has no floor to stay at: there the mean must
     /// not exceed what the instants at both ends drew.
     fn counters_agree(&self, t: usize, unit: usize) -> bool {
-        let seen = &self.ticks[t].units[unit];
+        let glance = self.glance(t, unit);
         let covers = |ring: &crate::model::Peak| i64::from(ring.covered_ms) * 10 >= self.step_ms(t) * 9;
-        if seen.sm_peak.measured().is_some_and(covers) || self.glance(t, unit).rested() {
+        if glance.seen.sm_peak.measured().is_some_and(covers) || glance.rested() {
             return true;
         }
-        let instants = (self.ticks[t - 1].units[unit].power, seen.power);
-        match (self.levels[t][unit], self.means[t][unit], instants) {
+        match (self.levels[t][unit], glance.mean, glance.ends) {
             (Level::Zero | Level::Unreadable(_), _, _) => false,
-            (_, Reading::Measured(mean), (Reading::Measured(a), Reading::Measured(b))) => {
-                !floor::well_above(mean, a.max(b))
-            }
+            (_, Reading::Measured(mean), Reading::Measured(ends)) => !floor::well_above(mean, ends),
             _ => false,
         }
     }

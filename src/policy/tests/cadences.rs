@@ -31,8 +31,7 @@ fn a_tiny_job_is_judged_at_any_cadence_where_its_energy_is_what_the_instants_dre
         // More was drawn between than at any instant: something ran that no run saw.
         let bursts: Vec<_> = low.iter().map(|(seen, _)| (seen.clone(), 130)).collect();
         let judgement = judged_every(seconds, metered(seconds, &bursts));
-        let Judgement::Unjudged { guard, .. } = judgement else { panic!("every {seconds} s: {judgement:?}") };
-        assert_eq!(guard, Guard::Sparse);
+        assert!(matches!(judgement, Judgement::Alive { .. }), "every {seconds} s: {judgement:?}");
         let unmetered: Vec<_> = low.iter().map(|(seen, _)| seen.clone()).collect();
         let judgement = judged_every(seconds, unmetered);
         assert!(matches!(judgement, Judgement::Unjudged { guard: Guard::Sparse, .. }), "{judgement:?}");
