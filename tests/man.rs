@@ -3,6 +3,7 @@
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
+use gpu_reaper_hc::policy::Signature;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
@@ -80,6 +81,21 @@ fn synopsis(command: &Command) -> String {
     format!("\\fBgpu\\-reaper\\-hc\\fR{options} [\\fICOMMAND\\fR]\n")
 }
 
+/// Each signature's rule in its reference form.
+fn signatures() -> String {
+    let safe = |text: &str| text.replace('-', "\\-").replace('`', "");
+    let rule = |signature: Signature| {
+        let rule = signature.rule();
+        format!(
+            ".TP\n\\fB{signature}\\fR\nBreaches if: {}.\n.br\nReads: {}.\n.br\nAt most: {}.\n",
+            safe(rule.breaches_if),
+            safe(rule.inputs),
+            safe(rule.most)
+        )
+    };
+    Signature::ALL.map(rule).concat()
+}
+
 fn rendered() -> String {
     let command = command();
     let man = Man::new(command.clone());
@@ -90,6 +106,7 @@ fn rendered() -> String {
     format!(".\\\" Rendered by tests/man.rs from gpu-reaper-hc.8.in and the command line.\n.TH{template}")
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
         .replace("@SYNOPSIS@\n", &synopsis(&command))
+        .replace("@SIGNATURES@\n", &signatures())
         .replace("@OPTIONS@\n", &body(|w| man.render_options_section(w)))
         .replace("@COMMANDS@\n", &commands)
 }

@@ -1,5 +1,6 @@
 //! README says what is true: its test command is the one that CI runs, its guards have the scenarios it names.
 
+use gpu_reaper_hc::policy::Signature;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,25 @@ fn guards() -> Vec<(String, Vec<String>)> {
         (cells[0].to_string(), scenarios)
     };
     rows.map(row).collect()
+}
+
+/// The cells of each row of a table.
+fn rows(section: &str) -> Vec<Vec<String>> {
+    let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
+    rows.map(|line| line.trim_matches('|').split(" | ").map(|c| c.trim().to_string()).collect()).collect()
+}
+
+#[test]
+fn the_signatures_stand_in_readme_as_the_rules_have_them() {
+    let said = rows(&section(&read("README.md"), "Signatures"));
+    let want: Vec<Vec<String>> = Signature::ALL
+        .map(|signature| {
+            let rule = signature.rule();
+            let word = format!("`{signature}`");
+            [&word, rule.inputs, rule.breaches_if, rule.most].map(str::to_string).to_vec()
+        })
+        .to_vec();
+    assert_eq!(said, want);
 }
 
 #[test]
