@@ -4,22 +4,23 @@
 //! worker process calls it.
 
 mod codes;
+mod fields;
 mod lists;
 mod ring;
 
 use super::wire::{Assembly, GPUS_MOST, Head, Piece};
 use super::{GpuSource, driver, unread};
-use crate::model::{Fields, GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
+use crate::model::{GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::*;
 use codes::{Answer, raw, value};
+use fields::Catalogue;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::error::{NvmlError, nvml_try};
-use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
+use nvml_wrapper::error::nvml_try;
 use nvml_wrapper::{Device, Nvml as Library};
-use std::ffi::{OsStr, c_int, c_uint};
+use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 
@@ -51,9 +52,10 @@ impl Nvml {
             Absent(why) => return out(Piece::Begin(Absent(why))),
         };
         let driver = value(|| library.sys_driver_version());
+        let catalogue = Catalogue::of(driver.measured().map(String::as_str));
         out(Piece::Begin(Measured(Head { driver, gpus })));
         for index in 0..gpus {
-            gpu(&library, NvmlIndex(index), out);
+            gpu(&library, &catalogue, NvmlIndex(index), out);
         }
         out(Piece::End);
     }
@@ -82,7 +84,7 @@ impl GpuSource for Nvml {
 }
 
 /// One GPU, and its instances where it is split.
-fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
+fn gpu(library: &Library, catalogue: &Catalogue, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
     let device = match library.device_by_index(index.0) {
         Ok(device) => device,
         Err(e) => return out(Piece::Unit(unread(index, codes::at_handle(&e)))),
@@ -98,7 +100,7 @@ fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
     let minor = value(|| device.minor_number()).map(DeviceMinor);
     let name = value(|| device.name());
     let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
-    let readings = whole(library, &device);
+    let readings = whole(library, &device, catalogue);
     let split = readings.mig == Measured(MigMode::Enabled);
     out(Piece::Unit(UnitSample { identity: identity.clone(), readings }));
     if split {
@@ -137,6 +139,7 @@ fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut d
             memory,
             processes: lists::processes(library, &instance, &memory),
             mig: Measured(MigMode::Enabled),
+            fields: fields::without_gpm(Absence::NotAsked),
             ..Readings::absent(Absence::NotSupported)
         };
         out(Piece::Unit(UnitSample { identity, readings }));
@@ -151,22 +154,23 @@ fn uuid(device: &Device) -> Reading<UnitUuid> {
 }
 
 /// Everything that a whole GPU says of itself.
-fn whole(library: &Library, device: &Device) -> Readings {
+fn whole(library: &Library, device: &Device, catalogue: &Catalogue) -> Readings {
     let now = value(|| device.utilization_rates());
     let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
     let memory = memory(library, device);
+    let batch = catalogue.ask(library, device, Absence::NotAsked);
     Readings {
-        fields: Fields::absent(Absence::NotAsked),
+        fields: batch.fields,
         sm_util: now.as_ref().and_then(|u| percent(u.gpu)),
         mem_util: now.as_ref().and_then(|u| percent(u.memory)),
         sm_peak: ring::peak(library, device, ring::SM_UTILIZATION),
         mem_peak: ring::peak(library, device, ring::MEMORY_UTILIZATION),
         memory,
-        power: power(library, device),
+        power: power(device, batch.instant_power),
         power_limit: value(|| device.enforced_power_limit())
             .map(|mw| Milliwatts(mw.into()))
             .plausible(can_be_power),
-        energy: value(|| device.total_energy_consumption()).map(Millijoules),
+        energy: energy(device, batch.energy),
         sm_clock: value(|| device.clock_info(Clock::SM)).map(Megahertz),
         sm_clock_max: value(|| device.max_clock_info(Clock::SM)).map(Megahertz),
         temperature: value(|| device.temperature(TemperatureSensor::Gpu))
@@ -220,37 +224,20 @@ fn can_be_power(power: &Milliwatts) -> bool {
 }
 
 /// The usual call, and the instantaneous field where that is refused (RTX PRO 6000 with driver 580).
-fn power(library: &Library, device: &Device) -> Reading<Milliwatts> {
-    let usual = value(|| device.power_usage()).map(u64::from);
-    let read = match usual {
-        Absent(Absence::NotSupported) => value(|| field(library, device, NVML_FI_DEV_POWER_INSTANT)),
+fn power(device: &Device, instant: Reading<u64>) -> Reading<Milliwatts> {
+    let read = match value(|| device.power_usage()).map(u64::from) {
+        Absent(Absence::NotSupported) => instant,
         other => other,
     };
     read.map(Milliwatts).plausible(|power| power.0 == 0 || can_be_power(power))
 }
 
-/// nvmlFieldValue_t. Its value is a union of 8 bytes, kept here as they come.
-#[repr(C)]
-#[derive(Default)]
-struct Field {
-    id: c_uint,
-    scope: c_uint,
-    timestamp: i64,
-    latency_usec: i64,
-    value_type: c_uint,
-    result: c_uint,
-    value: [u8; 8],
-}
-
-/// One unsigned field. Raw: the wrapper cuts 64-bit values to 32 and translates ids by its own table.
-fn field(library: &Library, device: &Device, id: c_uint) -> Answer<u64> {
-    let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
-    let mut field = Field { id, ..Field::default() };
-    // SAFETY: `Field` has the layout of nvmlFieldValue_t, one of it is announced, and the handle is NVML's
-    // own.
-    nvml_try(unsafe { call(device.handle(), 1 as c_int, (&raw mut field).cast()) })?;
-    nvml_try(field.result)?;
-    codes::unsigned(field.value_type, field.value).ok_or(NvmlError::UnexpectedVariant(field.value_type))
+/// The counter as the batch brought it, and the call of its own where the field is refused.
+fn energy(device: &Device, by_field: Reading<u64>) -> Reading<Millijoules> {
+    match by_field {
+        Measured(mj) => Measured(Millijoules(mj)),
+        Absent(_) => value(|| device.total_energy_consumption()).map(Millijoules),
+    }
 }
 
 /// The raw mask: the wrapper would drop bits that it does not know, which newer drivers set.

@@ -68,7 +68,8 @@ fn one_unreadable_field_hides_no_other() {
         ("sample 2 = -:50 100000:101 200000:4 9200000:3", |u| u.readings.mem_peak = peak(4, 9_000)),
         ("sample 2 = 100000:101", |u| u.readings.mem_peak = Absent(Implausible)),
         ("nvmlDeviceGetPowerUsage ! 4", |u| u.readings.power = Absent(NoPermission)),
-        ("nvmlDeviceGetPowerUsage ! 3", |u| u.readings.power = Absent(NotSupported)),
+        ("nvmlDeviceGetPowerUsage ! 3\nfield 186 ! 3", |u| u.readings.power = Absent(NotSupported)),
+        ("nvmlDeviceGetPowerUsage ! 3\nfield 186 ! 999", |u| u.readings.power = Absent(Transient)),
         ("nvmlDeviceGetPowerUsage ! 3\nfield 186 = u 66840", |u| {
             u.readings.power = Measured(Milliwatts(66_840))
         }),
@@ -76,7 +77,6 @@ fn one_unreadable_field_hides_no_other() {
         ("nvmlDeviceGetPowerUsage = 0", |u| u.readings.power = Measured(Milliwatts(0))),
         ("nvmlDeviceGetEnforcedPowerLimit = 0", |u| u.readings.power_limit = Absent(Implausible)),
         ("nvmlDeviceGetEnforcedPowerLimit ! 25", |u| u.readings.power_limit = Absent(NotSupported)),
-        ("nvmlDeviceGetTotalEnergyConsumption ! 3", |u| u.readings.energy = Absent(NotSupported)),
         ("nvmlDeviceGetClockInfo(1) ! 17", |u| u.readings.sm_clock = Absent(NoPermission)),
         ("nvmlDeviceGetClockInfo(1) = 0", |u| u.readings.sm_clock = Measured(Megahertz(0))),
         ("nvmlDeviceGetMaxClockInfo(1) ! 27", |u| u.readings.sm_clock_max = Absent(Transient)),
@@ -131,6 +131,8 @@ fn an_older_driver_is_read_by_its_older_names() {
     want.readings.memory =
         Measured(Memory { used, total: MemoryBytes(TOTAL_BYTES), excludes_reserved: false });
     want.readings.clocks_event = Measured(ClocksEventMask(4));
+    want.readings.fields = settled_fields(0);
+    let v2_lists = v2_lists.replace("580.95.05", "470.256.02");
     assert_eq!(report(&FakeNvml::like(Like::Driver470, &v2_lists)).units, [want]);
 }
 
@@ -220,6 +222,7 @@ fn mig_instances_are_units_and_lend_nothing_from_their_gpu() {
             memory: Measured(memory),
             processes: Measured(vec![process]),
             mig: Measured(MigMode::Enabled),
+            fields: no_fields(),
             ..Readings::absent(Absence::NotSupported)
         },
     };
