@@ -109,7 +109,6 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
         .filter_map(|n| n.split('`').nth(1))
         .collect();
     let want = [
-        "gpu.gpm: mig",
         "slurm.source: rest",
         "slurm.rest_url",
         "slurm.rest_version",

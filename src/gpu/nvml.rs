@@ -5,24 +5,27 @@
 
 mod codes;
 mod fields;
+mod gpm;
 mod lists;
 mod ring;
 
 use super::wire::{Assembly, GPUS_MOST, Head, Piece};
 use super::{GpuSource, driver, unread};
-use crate::model::{GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
+use crate::model::{Gpm, GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::*;
 use codes::{Answer, raw, value};
-use fields::Catalogue;
+use fields::{Batch, Catalogue};
+use gpm::Watch;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::error::nvml_try;
+use nvml_wrapper::error::{NvmlError, nvml_try};
 use nvml_wrapper::{Device, Nvml as Library};
 use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// The loader's name of the library. Driver packages since 560 ship no unversioned one
 /// (rust-nvml/nvml-wrapper#63).
@@ -32,17 +35,19 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 #[derive(Clone, Debug)]
 pub struct Nvml {
     library: Option<PathBuf>,
+    gpm: Gpm,
 }
 
 impl Nvml {
     /// `library`: an explicit one, and then no sign of a driver is asked for; else the loader's
-    /// `libnvidia-ml.so.1`.
-    pub fn new(library: Option<PathBuf>) -> Nvml {
-        Nvml { library }
+    /// `libnvidia-ml.so.1`. `gpm`: whose activity is measured, which takes 100 ms more.
+    pub fn new(library: Option<PathBuf>, gpm: Gpm) -> Nvml {
+        Nvml { library, gpm }
     }
 
-    /// The whole look, handed on unit by unit.
-    pub(super) fn stream(&self, out: &mut dyn FnMut(Piece)) {
+    /// The whole look, handed on unit by unit. Nothing that can be left out is begun with less time left than it
+    /// takes.
+    pub(super) fn stream(&self, until: Option<Instant>, out: &mut dyn FnMut(Piece)) {
         let library = match self.load() {
             Ok(library) => ManuallyDrop::new(library),
             Err(why) => return out(Piece::Begin(Absent(why))),
@@ -54,10 +59,12 @@ impl Nvml {
         let driver = value(|| library.sys_driver_version());
         let catalogue = Catalogue::of(driver.measured().map(String::as_str));
         out(Piece::Begin(Measured(Head { driver, gpus })));
+        let watch = Watch::new(&library, self.gpm);
+        let mut look = Look { library: &library, catalogue, watch, told: Vec::new(), out };
         for index in 0..gpus {
-            gpu(&library, &catalogue, NvmlIndex(index), out);
+            look.gpu(NvmlIndex(index));
         }
-        out(Piece::End);
+        look.end(until);
     }
 
     fn load(&self) -> Result<Library, Absence> {
@@ -78,71 +85,127 @@ impl GpuSource for Nvml {
     fn read(&mut self) -> Reading<GpuReport> {
         let mut assembly = Assembly::default();
         let mut garbled = false;
-        self.stream(&mut |piece| garbled |= assembly.add(piece).is_err());
+        self.stream(None, &mut |piece| garbled |= assembly.add(piece).is_err());
         if garbled { Absent(Absence::NotUnderstood) } else { assembly.report(Absence::NotAsked) }
     }
 }
 
-/// One GPU, and its instances where it is split.
-fn gpu(library: &Library, catalogue: &Catalogue, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
-    let device = match library.device_by_index(index.0) {
-        Ok(device) => device,
-        Err(e) => return out(Piece::Unit(unread(index, codes::at_handle(&e)))),
-    };
-    let uuid = uuid(&device);
-    if let Absent(why @ (Absence::GpuLost | Absence::ResetRequired)) = uuid {
-        return out(Piece::Unit(unread(index, why)));
-    }
-    let pci = value(|| device.pci_info()).and_then(|p| match PciAddress::parse(&p.bus_id) {
-        Ok(pci) => Measured(pci),
-        Err(_) => Absent(Absence::NotUnderstood),
-    });
-    let minor = value(|| device.minor_number()).map(DeviceMinor);
-    let name = value(|| device.name());
-    let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
-    let readings = whole(library, &device, catalogue);
-    let split = readings.mig == Measured(MigMode::Enabled);
-    out(Piece::Unit(UnitSample { identity: identity.clone(), readings }));
-    if split {
-        instances(library, &device, &identity, out);
-    }
+/// One look under way.
+struct Look<'a> {
+    library: &'a Library,
+    catalogue: Catalogue,
+    watch: Watch<'a>,
+    /// The units so far: what comes later names them by their place here.
+    told: Vec<UnitIdentity>,
+    out: &'a mut dyn FnMut(Piece),
 }
 
-/// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
-/// is not delivered, and a reader who knew it finds it not listed.
-fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut dyn FnMut(Piece)) {
-    let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count())) else {
-        return;
-    };
-    for place in 0..most {
-        // Places are not dense: NOT_FOUND only says that this one is free.
-        let Ok(instance) = device.mig_device_by_index(place) else {
-            continue;
+/// A MIG instance whose ids are known.
+struct Instance<'a> {
+    device: Device<'a>,
+    gi: u32,
+    ci: u32,
+}
+
+impl<'a> Look<'a> {
+    fn tell(&mut self, unit: UnitSample) {
+        self.told.push(unit.identity.clone());
+        (self.out)(Piece::Unit(unit));
+    }
+
+    /// One GPU, and its instances where it is split.
+    fn gpu(&mut self, index: NvmlIndex) {
+        let device = match self.library.device_by_index(index.0) {
+            Ok(device) => device,
+            Err(e) => return self.tell(unread(index, codes::at_handle(&e))),
         };
-        // SAFETY: the handle is NVML's own for this instance, used only while the library is loaded.
-        let handle = unsafe { instance.handle() };
-        let gi = value(|| raw(&library.lib().nvmlDeviceGetGpuInstanceId, handle, 0));
-        let ci = value(|| raw(&library.lib().nvmlDeviceGetComputeInstanceId, handle, 0));
-        let (Measured(gi), Measured(ci)) = (gi, ci) else {
-            continue;
+        let (uuid, pci) = (uuid(&device), pci(&device));
+        if let Absent(why @ (Absence::GpuLost | Absence::ResetRequired)) = uuid {
+            let UnitSample { identity, readings } = unread(index, why);
+            return self.tell(UnitSample { identity: UnitIdentity { pci, ..identity }, readings });
+        }
+        let minor = value(|| device.minor_number()).map(DeviceMinor);
+        let name = value(|| device.name());
+        let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
+        let gpm = self.watch.gpu(self.told.len(), &device);
+        let readings = whole(self.library, &device, self.catalogue.ask(self.library, &device, gpm));
+        let split = readings.mig == Measured(MigMode::Enabled);
+        self.tell(UnitSample { identity: identity.clone(), readings });
+        if split {
+            self.instances(&device, &identity);
+        }
+    }
+
+    /// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
+    /// is not delivered, and a reader who knew it finds it not listed.
+    fn instances(&mut self, device: &Device<'a>, gpu: &UnitIdentity) {
+        let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count())) else {
+            return;
         };
-        let identity = UnitIdentity {
-            uuid: uuid(&instance),
-            kind: UnitKind::Mig { parent: parent.clone(), gi, ci },
-            name: value(|| instance.name()),
-            ..gpu.clone()
-        };
-        // Power, energy, clocks and temperature are the whole GPU's and belong to no instance; utilization is
-        // refused under MIG (utkuozdemir/nvidia_gpu_exporter#203).
-        let memory = memory(library, &instance);
-        let readings = Readings {
-            memory,
-            processes: lists::processes(library, &instance, &memory),
-            mig: Measured(MigMode::Enabled),
-            fields: fields::without_gpm(Absence::NotAsked),
-            ..Readings::absent(Absence::NotSupported)
-        };
-        out(Piece::Unit(UnitSample { identity, readings }));
+        let (found, all) = self.found_instances(device, most);
+        for Instance { device: instance, gi, ci } in &found {
+            let identity = UnitIdentity {
+                uuid: uuid(instance),
+                kind: UnitKind::Mig { parent: parent.clone(), gi: *gi, ci: *ci },
+                name: value(|| instance.name()),
+                ..gpu.clone()
+            };
+            // Of a GPU instance that several units share, the activity is none's.
+            let alone = all && found.iter().filter(|other| other.gi == *gi).count() == 1;
+            let gpm = match alone || !self.watch.wants_instances() {
+                true => self.watch.instance(self.told.len(), device, *gi),
+                false => Absence::NotSupported,
+            };
+            let util = if self.watch.wants_instances() { gpm } else { Absence::NotSupported };
+            // Power, energy, clocks and temperature are the whole GPU's and belong to no instance; utilization is
+            // refused under MIG (utkuozdemir/nvidia_gpu_exporter#203), so that GPM's activity stands for it.
+            let memory = memory(self.library, instance);
+            let readings = Readings {
+                sm_util: Absent(util),
+                mem_util: Absent(util),
+                memory,
+                processes: lists::processes(self.library, instance, &memory),
+                mig: Measured(MigMode::Enabled),
+                fields: fields::without_gpm(gpm),
+                ..Readings::absent(Absence::NotSupported)
+            };
+            self.tell(UnitSample { identity, readings });
+        }
+    }
+
+    /// The instances whose ids could be read, and whether those are all.
+    fn found_instances(&self, device: &Device<'a>, most: u32) -> (Vec<Instance<'a>>, bool) {
+        let lib = self.library.lib();
+        let (mut found, mut all) = (Vec::new(), true);
+        for place in 0..most {
+            let device = match device.mig_device_by_index(place) {
+                Ok(device) => device,
+                // Places are not dense: this only says that this one is free.
+                Err(NvmlError::NotFound) => continue,
+                Err(_) => {
+                    all = false;
+                    continue;
+                }
+            };
+            // SAFETY: the handle is NVML's own for this instance, used only while the library is loaded.
+            let handle = unsafe { device.handle() };
+            let gi = value(|| raw(&lib.nvmlDeviceGetGpuInstanceId, handle, 0));
+            let ci = value(|| raw(&lib.nvmlDeviceGetComputeInstanceId, handle, 0));
+            match (gi, ci) {
+                (Measured(gi), Measured(ci)) => found.push(Instance { device, gi, ci }),
+                _ => all = false,
+            }
+        }
+        (found, all)
+    }
+
+    /// What had to wait until every unit was told.
+    fn end(self, until: Option<Instant>) {
+        self.watch.finish(until, self.out);
+        for (unit, identity) in driver::names_of_lost(&self.told) {
+            (self.out)(Piece::Identity { unit: unit as u32, identity });
+        }
+        (self.out)(Piece::End);
     }
 }
 
@@ -153,12 +216,18 @@ fn uuid(device: &Device) -> Reading<UnitUuid> {
     })
 }
 
+fn pci(device: &Device) -> Reading<PciAddress> {
+    value(|| device.pci_info()).and_then(|p| match PciAddress::parse(&p.bus_id) {
+        Ok(pci) => Measured(pci),
+        Err(_) => Absent(Absence::NotUnderstood),
+    })
+}
+
 /// Everything that a whole GPU says of itself.
-fn whole(library: &Library, device: &Device, catalogue: &Catalogue) -> Readings {
+fn whole(library: &Library, device: &Device, batch: Batch) -> Readings {
     let now = value(|| device.utilization_rates());
     let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
     let memory = memory(library, device);
-    let batch = catalogue.ask(library, device, Absence::NotAsked);
     Readings {
         fields: batch.fields,
         sm_util: now.as_ref().and_then(|u| percent(u.gpu)),

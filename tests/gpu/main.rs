@@ -4,6 +4,7 @@
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
 mod fields;
+mod gpm;
 mod hangs;
 mod readings;
 mod smi;
@@ -24,7 +25,7 @@ const SHORT: Duration = Duration::from_millis(300);
 const SLACK: Duration = Duration::from_millis(300);
 
 fn plan(fake: &FakeNvml, deadline: Duration) -> Plan {
-    let source = SourcePlan::Nvml { library: Some(fake.library()) };
+    let source = SourcePlan::Nvml { library: Some(fake.library()), gpm: Gpm::Off };
     Plan { source, deadline, lock: fake.dir().join("probe.lock") }
 }
 
