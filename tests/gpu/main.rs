@@ -1,11 +1,13 @@
 //! The GPU edge against stand-ins: the real worker, loader and bindings on a scripted library, and a scripted
 //! nvidia-smi. No GPU, no driver, no network.
 
+mod dump;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
 mod fields;
 mod gpm;
 mod hangs;
+mod ml_py;
 mod readings;
 mod smi;
 
