@@ -13,14 +13,15 @@ pub fn page(report: &GpuReport) -> Value {
     page
 }
 
-/// Prints one line, `report: {...}`, of this machine's GPUs or of the library that GPU_REAPER_LIBRARY names. No
-/// test: run by `cargo test --test gpu -- --ignored dump --nocapture`, and by `real/look.py`.
+/// Prints one line, `report: {...}`, of this machine's GPUs or of the library that GPU_REAPER_LIBRARY names, with
+/// GPM unless GPU_REAPER_GPM is `off`. No test: run by `cargo test --test gpu -- --ignored dump --nocapture`, and by `real/look.py`.
 #[test]
 #[ignore = "prints what this machine's GPUs say"]
 fn dump() {
     let dir = tempfile::tempdir().unwrap();
     let library = std::env::var_os("GPU_REAPER_LIBRARY").map(Into::into);
-    let source = SourcePlan::Nvml { library, gpm: Gpm::On };
+    let gpm = if std::env::var("GPU_REAPER_GPM").is_ok_and(|v| v == "off") { Gpm::Off } else { Gpm::On };
+    let source = SourcePlan::Nvml { library, gpm };
     let plan = Plan { source, deadline: PATIENT, lock: dir.path().join("probe.lock") };
     let (answer, took) = timed(worker::start(&plan));
     match answer {

@@ -9,6 +9,7 @@ mod gpm;
 mod hangs;
 mod ml_py;
 mod readings;
+mod real;
 mod smi;
 
 use fake_nvml::{FakeNvml, INIT, TOTAL_BYTES};
