@@ -5,7 +5,7 @@
 //! collects what is wrong, and `values`, which read one value each), `cross` compares keys with one another.
 
 use crate::mode::Mode;
-use crate::model::Verdict;
+use crate::model::{Gpm, Verdict};
 use crate::policy::{Auto, Exemptions, Rules, Stage, Thresholds};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ pub struct Gpu {
     pub scenario: Option<PathBuf>,
     /// How many GPUs this node should have.
     pub expected: Auto<u32>,
+    /// Whose activity GPM measures; only NVML has it.
+    pub gpm: Gpm,
 }
 
 /// Where Slurm is asked.
@@ -334,6 +336,7 @@ pub fn defaults() -> Config {
             deadline: Auto::Auto,
             scenario: None,
             expected: Auto::Auto,
+            gpm: Gpm::Off,
         },
         slurm: Slurm { source: SlurmSource::Auto, bin_dir: None, conf: None },
         rules: default_rules(),

@@ -178,7 +178,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
             let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
             return run::run_last(setting, &mut eyes).map_err(|t| t.to_string());
         }
-        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone() },
+        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone(), gpm: gpu.gpm },
         GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
     };
     let deadline = match gpu.deadline {

@@ -65,6 +65,17 @@ pub enum MigMode {
     Enabled,
 }
 
+/// Of which units GPM's activity is measured (GPU Performance Monitoring, Hopper and newer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gpm {
+    /// Of none.
+    Off,
+    /// Of MIG instances, for which it is the only word on load.
+    Mig,
+    /// Of whole GPUs too.
+    On,
+}
+
 /// What an allocation unit is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

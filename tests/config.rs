@@ -5,6 +5,7 @@ use gpu_reaper_hc::config::{
     self, Config, ConfigError, GpuSourceKind, NOT_YET, SlurmSource, defaults, example, parse, show,
 };
 use gpu_reaper_hc::mode::Mode;
+use gpu_reaper_hc::model::Gpm;
 use gpu_reaper_hc::policy::Auto;
 use std::fs;
 use std::ops::Range;
@@ -97,6 +98,24 @@ fn the_daemons_file_loads_unchanged() {
 }
 
 #[test]
+fn gpm_is_read_and_where_nobody_can_measure_it_that_is_said() {
+    let table = [
+        ("{}", Gpm::Off, false),
+        ("{ gpm: off, source: nvidia-smi }", Gpm::Off, false),
+        ("{ gpm: mig }", Gpm::Mig, false),
+        ("{ gpm: on }", Gpm::On, false),
+        ("{ gpm: on, source: nvidia-smi }", Gpm::On, true),
+        ("{ gpm: mig, source: simulator, scenario: /srv/s.yaml }", Gpm::Mig, true),
+    ];
+    for (gpu, gpm, noted) in table {
+        let config = parse(&format!("gpu: {gpu}"), "c.yaml").expect(gpu);
+        assert_eq!(config.gpu.gpm, gpm, "{gpu}");
+        assert_eq!(config.notes.iter().any(|n| n.starts_with("`gpu.gpm`: has no effect")), noted, "{gpu}");
+    }
+    assert!(parse("gpu: { gpm: yes }", "c.yaml").is_err());
+}
+
+#[test]
 fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
     let config = parse(&fixture("every-key.yaml"), "c.yaml").expect("every key");
     let mut ours = meaning(&config);
@@ -109,7 +128,6 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
         .filter_map(|n| n.split('`').nth(1))
         .collect();
     let want = [
-        "gpu.gpm: mig",
         "slurm.source: rest",
         "slurm.rest_url",
         "slurm.rest_version",

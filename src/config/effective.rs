@@ -6,6 +6,7 @@ use super::quantity::{duration_text, size_text};
 use super::tree;
 use super::{Config, GpuSourceKind, Release, SlurmSource};
 use crate::mode::Mode;
+use crate::model::Gpm;
 use crate::policy::Auto;
 use std::path::Path;
 use std::time::Duration;
@@ -60,6 +61,11 @@ fn general(config: &Config) -> Vec<Row> {
         SlurmSource::Squeue => "squeue",
         SlurmSource::Rest => "rest",
     };
+    let gpm = match gpu.gpm {
+        Gpm::Off => "off",
+        Gpm::Mig => "mig",
+        Gpm::On => "on",
+    };
     vec![
         ("mode", mode.to_owned()),
         ("enforce_in.partitions", texts(&scope.partitions)),
@@ -73,6 +79,7 @@ fn general(config: &Config) -> Vec<Row> {
         ("gpu.deadline", auto(&gpu.deadline, |d| duration_text(*d))),
         ("gpu.scenario", maybe(&gpu.scenario, |p| path(p))),
         ("gpu.expected", auto(&gpu.expected, u32::to_string)),
+        ("gpu.gpm", gpm.to_owned()),
         ("slurm.source", slurm_source.to_owned()),
         ("slurm.bin_dir", maybe(&slurm.bin_dir, |p| path(p))),
         ("slurm.conf", maybe(&slurm.conf, |p| path(p))),

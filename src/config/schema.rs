@@ -9,7 +9,7 @@ use super::{
     Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource,
 };
 use crate::mode::Mode;
-use crate::model::Verdict;
+use crate::model::{Gpm, Verdict};
 use crate::policy::{Exemptions, Rules, Stage, Thresholds};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -24,6 +24,7 @@ const GPU_SOURCES: Words<GpuSourceKind> = &[
     ("nvidia-smi", GpuSourceKind::NvidiaSmi),
     ("simulator", GpuSourceKind::Simulator),
 ];
+const GPMS: Words<Gpm> = &[("off", Gpm::Off), ("mig", Gpm::Mig), ("on", Gpm::On)];
 const SLURM_SOURCES: Words<SlurmSource> =
     &[("auto", SlurmSource::Auto), ("squeue", SlurmSource::Squeue), ("rest", SlurmSource::Rest)];
 const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
@@ -91,10 +92,10 @@ fn gpu(mut t: Table<'_, '_>, d: Gpu) -> Gpu {
         deadline: t.read("deadline", d.deadline, auto(duration(SECOND..=SECOND * 55))),
         scenario: t.read("scenario", d.scenario, maybe(file)),
         expected: t.read("expected", d.expected, auto(whole(0..=1024))),
+        gpm: t.read("gpm", d.gpm, word(GPMS)),
     };
-    if let Some(said @ ("mig" | "on")) = t.said("gpm", word(&[("off", "off"), ("mig", "mig"), ("on", "on")]))
-    {
-        t.note(&format!("gpm: {said}"), LATER);
+    if gpu.gpm != Gpm::Off && gpu.source != GpuSourceKind::Nvml {
+        t.note("gpm", "has no effect; only `gpu.source: nvml` can measure it");
     }
     t.finish();
     gpu

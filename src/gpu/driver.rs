@@ -1,9 +1,10 @@
 //! The signs of an NVIDIA driver that can be seen without asking it: on the PCI bus, in /proc and /run. None
 //! of these reads loads a module, opens a device or initialises a GPU.
 
+use crate::model::{UnitIdentity, UnitKind};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::{DeviceMinor, PciAddress};
+use crate::units::{DeviceMinor, PciAddress, UnitUuid};
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,14 +53,103 @@ pub fn minor_of(pci: &PciAddress) -> Reading<DeviceMinor> {
 
 fn minor_in(driver: &Path, pci: &PciAddress) -> Reading<DeviceMinor> {
     let file = driver.join("gpus").join(pci.as_str()).join("information");
-    let Ok(text) = std::fs::read_to_string(file) else {
-        return Absent(Absence::NoData);
-    };
-    let minor = text.lines().find_map(|line| line.strip_prefix("Device Minor:"));
-    match minor.and_then(|n| n.trim().parse().ok()) {
+    match std::fs::read_to_string(file) {
+        Ok(text) => minor(&text),
+        Err(_) => Absent(Absence::NoData),
+    }
+}
+
+fn said<'a>(information: &'a str, what: &str) -> Option<&'a str> {
+    information.lines().find_map(|line| Some(line.strip_prefix(what)?.trim()))
+}
+
+fn minor(information: &str) -> Reading<DeviceMinor> {
+    match said(information, "Device Minor:").and_then(|n| n.parse().ok()) {
         Some(n) => Measured(DeviceMinor(n)),
         None => Absent(Absence::NotUnderstood),
     }
+}
+
+/// Names for GPUs that the driver's library lists and cannot name, by the driver's own files, which outlive the
+/// card's handle (nv-procfs.c): places in `units`, each with its identity as it now is. To be asked where the
+/// driver may hang, since these files are its answers too.
+pub(super) fn names_of_lost(units: &[UnitIdentity]) -> Vec<(usize, UnitIdentity)> {
+    names_in(Path::new(DRIVER), units)
+}
+
+fn names_in(driver: &Path, units: &[UnitIdentity]) -> Vec<(usize, UnitIdentity)> {
+    let gpus = || units.iter().enumerate().filter(|(_, unit)| unit.kind == UnitKind::Gpu);
+    let nameless = || gpus().filter(|(_, gpu)| gpu.uuid.measured().is_none());
+    if nameless().next().is_none() {
+        return Vec::new();
+    }
+    let Some(mut cards) = cards(driver) else {
+        return Vec::new();
+    };
+    // Only where the files speak of just these GPUs can what is left over be told apart.
+    let has = |pci: &PciAddress| cards.iter().any(|card| card.pci == *pci);
+    if cards.len() != gpus().count() || !gpus().filter_map(|(_, gpu)| gpu.pci.measured()).all(has) {
+        return Vec::new();
+    }
+    let same = |gpu: &UnitIdentity, card: &Card| gpu.uuid.measured().is_some() && gpu.uuid == card.uuid;
+    let taken = |card: &Card| gpus().any(|(_, gpu)| same(gpu, card));
+    cards.retain(|card| !taken(card));
+    let placed = |card: &Card| gpus().any(|(_, gpu)| gpu.pci.measured() == Some(&card.pci));
+    let mut unplaced = cards.iter().filter(|card| !placed(card));
+    let left = match (unplaced.next(), unplaced.next()) {
+        (Some(card), None) => Some(card),
+        _ => None,
+    };
+    let card_of = |gpu: &UnitIdentity| match gpu.pci.measured() {
+        Some(pci) => cards.iter().find(|card| card.pci == *pci),
+        None => left,
+    };
+    nameless().filter_map(|(place, gpu)| Some((place, card_of(gpu)?.names(gpu)))).collect()
+}
+
+/// A GPU by the driver's files.
+struct Card {
+    pci: PciAddress,
+    /// Absent for a card that was never initialised: question marks stand in its place.
+    uuid: Reading<UnitUuid>,
+    minor: Reading<DeviceMinor>,
+    name: Reading<String>,
+}
+
+impl Card {
+    /// Its names in place of those that are absent.
+    fn names(&self, gpu: &UnitIdentity) -> UnitIdentity {
+        fn or<T: Clone>(own: &Reading<T>, files: &Reading<T>) -> Reading<T> {
+            if files.measured().is_some() && own.measured().is_none() { files.clone() } else { own.clone() }
+        }
+        UnitIdentity {
+            uuid: or(&gpu.uuid, &self.uuid),
+            minor: or(&gpu.minor, &self.minor),
+            pci: Measured(self.pci.clone()),
+            name: or(&gpu.name, &self.name),
+            ..gpu.clone()
+        }
+    }
+}
+
+/// All cards but those that the driver was told to leave out, which no list of the library has; `None` where one
+/// could not be read.
+fn cards(driver: &Path) -> Option<Vec<Card>> {
+    let mut cards = Vec::new();
+    for folder in std::fs::read_dir(driver.join("gpus")).ok()? {
+        let folder = folder.ok()?;
+        let text = std::fs::read_to_string(folder.path().join("information")).ok()?;
+        if said(&text, "GPU Excluded:") == Some("Yes") {
+            continue;
+        }
+        cards.push(Card {
+            pci: PciAddress::parse(folder.file_name().to_str()?).ok()?,
+            uuid: UnitUuid::new(said(&text, "GPU UUID:")?).map_or(Absent(Absence::NotUnderstood), Measured),
+            minor: minor(&text),
+            name: said(&text, "Model:").map_or(Absent(Absence::NotUnderstood), |m| Measured(m.to_owned())),
+        });
+    }
+    Some(cards)
 }
 
 #[cfg(test)]
@@ -107,6 +197,79 @@ mod tests {
         for (text, want) in table {
             fs::write(folder.join("information"), text).unwrap();
             assert_eq!(minor_in(dir.path(), &pci), want, "{text:?}");
+        }
+    }
+
+    /// A folder as /proc/driver/nvidia, with a card at each of these buses: bus, UUID, minor, excluded.
+    fn files(cards: &[(&str, &str, u32, bool)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (bus, uuid, minor, excluded) in cards {
+            let folder = dir.path().join(format!("gpus/0000:{bus}:00.0"));
+            fs::create_dir_all(&folder).unwrap();
+            let excluded = if *excluded { "Yes" } else { "No" };
+            let text = format!(
+                "Model: \t\t NVIDIA H100\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nBus Location: \t 0000:{bus}:00.0\n\
+                 Device Minor: \t {minor}\nGPU Excluded:\t {excluded}\n"
+            );
+            fs::write(folder.join("information"), text).unwrap();
+        }
+        dir
+    }
+
+    fn gpu(index: u32, uuid: &str, bus: &str) -> UnitIdentity {
+        let lost = Absence::GpuLost;
+        UnitIdentity {
+            uuid: UnitUuid::new(uuid).map_or(Absent(lost), Measured),
+            pci: PciAddress::parse(&format!("0000:{bus}:00.0")).map_or(Absent(lost), Measured),
+            ..crate::gpu::unread(crate::units::NvmlIndex(index), lost).identity
+        }
+    }
+
+    /// Which place is told which UUID and bus.
+    type Told = (usize, &'static str, &'static str);
+
+    #[test]
+    fn a_lost_card_is_named_only_where_it_can_be_told_which_it_is() {
+        // NVIDIA/dcgm-exporter#46 (FT-02): without its UUID nobody knows whose job sits on the lost card.
+        let three = [("1a", "GPU-a", 2, false), ("1b", "GPU-b", 1, false), ("1c", "GPU-c", 0, false)];
+        let with = |more: (&'static str, &'static str, u32, bool)| [&three[..], &[more]].concat();
+        let (a, c) = (gpu(0, "GPU-a", "1a"), gpu(2, "GPU-c", "1c"));
+        let (lost, lost_at) = (gpu(1, "", "?"), gpu(1, "", "1b"));
+        let all = [a.clone(), lost.clone(), c.clone()];
+        let never_up = [three[0], ("1b", "GPU-????????-????-????-????-????????????", 1, false), three[2]];
+        let table: [(&str, Vec<_>, Vec<_>, &[Told]); 11] = [
+            ("one left over", three.to_vec(), all.to_vec(), &[(1, "GPU-b", "1b")]),
+            (
+                "one by its address, so that one is left",
+                three.to_vec(),
+                vec![lost.clone(), lost_at.clone(), c.clone()],
+                &[(0, "GPU-a", "1a"), (1, "GPU-b", "1b")],
+            ),
+            ("nobody lost", three.to_vec(), vec![a.clone(), gpu(1, "GPU-b", "1b"), c.clone()], &[]),
+            ("two lost", three.to_vec(), vec![lost.clone(), lost.clone(), c.clone()], &[]),
+            ("one card more in the files", with(("1d", "GPU-d", 3, false)), all.to_vec(), &[]),
+            ("one card less in the files", three[..2].to_vec(), all.to_vec(), &[]),
+            ("excluded ones", with(("1d", "GPU-d", 3, true)), all.to_vec(), &[(1, "GPU-b", "1b")]),
+            ("another machine's files", three.to_vec(), vec![gpu(0, "GPU-x", "5a"), lost, c.clone()], &[]),
+            ("a UUID that is another's", three.to_vec(), vec![gpu(0, "GPU-b", "1a"), lost_at, c], &[]),
+            ("never initialised", never_up.to_vec(), all.to_vec(), &[(1, "?", "1b")]),
+            ("no files", vec![], all.to_vec(), &[]),
+        ];
+        for (name, cards, units, want) in table {
+            let named = |(place, uuid, bus): &Told| {
+                let minor = cards.iter().find(|card| card.0 == *bus).map(|card| card.2);
+                let identity = UnitIdentity {
+                    minor: minor.map_or(Absent(Absence::GpuLost), |n| Measured(DeviceMinor(n))),
+                    name: Measured("NVIDIA H100".into()),
+                    ..gpu(*place as u32, uuid, bus)
+                };
+                (*place, identity)
+            };
+            let want: Vec<_> = want.iter().map(named).collect();
+            let mut found = names_in(files(&cards).path(), &units);
+            // The place in NVML's list is not the files' to say.
+            found.iter_mut().for_each(|(place, unit)| unit.index = crate::units::NvmlIndex(*place as u32));
+            assert_eq!(found, want, "{name}");
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod table;
 
+use super::processes::is_there;
 use super::{GpuSource, driver};
 use crate::model::{GpuProcess, GpuReport, UnitSample};
 use crate::reading::Absence;
@@ -85,7 +86,7 @@ impl GpuSource for NvidiaSmi {
             Err(why) => return Absent(why),
         };
         if !units.is_empty() {
-            table::assign(self.processes(), &mut units);
+            table::assign(self.processes(), &mut units, is_there);
         }
         for unit in &mut units {
             unit.identity.minor = unit.identity.pci.as_ref().and_then(driver::minor_of);

@@ -4,24 +4,28 @@
 //! worker process calls it.
 
 mod codes;
+mod fields;
+mod gpm;
 mod lists;
 mod ring;
 
 use super::wire::{Assembly, GPUS_MOST, Head, Piece};
 use super::{GpuSource, driver, unread};
-use crate::model::{Fields, GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
+use crate::model::{Gpm, GpuReport, Memory, MigMode, Readings, UnitIdentity, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::*;
 use codes::{Answer, raw, value};
+use fields::{Batch, Catalogue};
+use gpm::Watch;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::error::{NvmlError, nvml_try};
-use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_POWER_INSTANT;
 use nvml_wrapper::{Device, Nvml as Library};
-use std::ffi::{OsStr, c_int, c_uint};
+use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// The loader's name of the library. Driver packages since 560 ship no unversioned one
 /// (rust-nvml/nvml-wrapper#63).
@@ -31,17 +35,19 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 #[derive(Clone, Debug)]
 pub struct Nvml {
     library: Option<PathBuf>,
+    gpm: Gpm,
 }
 
 impl Nvml {
     /// `library`: an explicit one, and then no sign of a driver is asked for; else the loader's
-    /// `libnvidia-ml.so.1`.
-    pub fn new(library: Option<PathBuf>) -> Nvml {
-        Nvml { library }
+    /// `libnvidia-ml.so.1`. `gpm`: whose activity is measured, which takes 100 ms more.
+    pub fn new(library: Option<PathBuf>, gpm: Gpm) -> Nvml {
+        Nvml { library, gpm }
     }
 
-    /// The whole look, handed on unit by unit.
-    pub(super) fn stream(&self, out: &mut dyn FnMut(Piece)) {
+    /// The whole look, handed on unit by unit. Nothing that can be left out is begun with less time left than it
+    /// takes.
+    pub(super) fn stream(&self, until: Option<Instant>, out: &mut dyn FnMut(Piece)) {
         let library = match self.load() {
             Ok(library) => ManuallyDrop::new(library),
             Err(why) => return out(Piece::Begin(Absent(why))),
@@ -51,11 +57,14 @@ impl Nvml {
             Absent(why) => return out(Piece::Begin(Absent(why))),
         };
         let driver = value(|| library.sys_driver_version());
+        let catalogue = Catalogue::of(driver.measured().map(String::as_str));
         out(Piece::Begin(Measured(Head { driver, gpus })));
+        let watch = Watch::new(&library, self.gpm);
+        let mut look = Look { library: &library, catalogue, watch, told: Vec::new(), out };
         for index in 0..gpus {
-            gpu(&library, NvmlIndex(index), out);
+            look.gpu(NvmlIndex(index));
         }
-        out(Piece::End);
+        look.end(until);
     }
 
     fn load(&self) -> Result<Library, Absence> {
@@ -76,70 +85,127 @@ impl GpuSource for Nvml {
     fn read(&mut self) -> Reading<GpuReport> {
         let mut assembly = Assembly::default();
         let mut garbled = false;
-        self.stream(&mut |piece| garbled |= assembly.add(piece).is_err());
+        self.stream(None, &mut |piece| garbled |= assembly.add(piece).is_err());
         if garbled { Absent(Absence::NotUnderstood) } else { assembly.report(Absence::NotAsked) }
     }
 }
 
-/// One GPU, and its instances where it is split.
-fn gpu(library: &Library, index: NvmlIndex, out: &mut dyn FnMut(Piece)) {
-    let device = match library.device_by_index(index.0) {
-        Ok(device) => device,
-        Err(e) => return out(Piece::Unit(unread(index, codes::at_handle(&e)))),
-    };
-    let uuid = uuid(&device);
-    if let Absent(why @ (Absence::GpuLost | Absence::ResetRequired)) = uuid {
-        return out(Piece::Unit(unread(index, why)));
-    }
-    let pci = value(|| device.pci_info()).and_then(|p| match PciAddress::parse(&p.bus_id) {
-        Ok(pci) => Measured(pci),
-        Err(_) => Absent(Absence::NotUnderstood),
-    });
-    let minor = value(|| device.minor_number()).map(DeviceMinor);
-    let name = value(|| device.name());
-    let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
-    let readings = whole(library, &device);
-    let split = readings.mig == Measured(MigMode::Enabled);
-    out(Piece::Unit(UnitSample { identity: identity.clone(), readings }));
-    if split {
-        instances(library, &device, &identity, out);
-    }
+/// One look under way.
+struct Look<'a> {
+    library: &'a Library,
+    catalogue: Catalogue,
+    watch: Watch<'a>,
+    /// The units so far: what comes later names them by their place here.
+    told: Vec<UnitIdentity>,
+    out: &'a mut dyn FnMut(Piece),
 }
 
-/// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
-/// is not delivered, and a reader who knew it finds it not listed.
-fn instances(library: &Library, device: &Device, gpu: &UnitIdentity, out: &mut dyn FnMut(Piece)) {
-    let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count())) else {
-        return;
-    };
-    for place in 0..most {
-        // Places are not dense: NOT_FOUND only says that this one is free.
-        let Ok(instance) = device.mig_device_by_index(place) else {
-            continue;
+/// A MIG instance whose ids are known.
+struct Instance<'a> {
+    device: Device<'a>,
+    gi: u32,
+    ci: u32,
+}
+
+impl<'a> Look<'a> {
+    fn tell(&mut self, unit: UnitSample) {
+        self.told.push(unit.identity.clone());
+        (self.out)(Piece::Unit(unit));
+    }
+
+    /// One GPU, and its instances where it is split.
+    fn gpu(&mut self, index: NvmlIndex) {
+        let device = match self.library.device_by_index(index.0) {
+            Ok(device) => device,
+            Err(e) => return self.tell(unread(index, codes::at_handle(&e))),
         };
-        // SAFETY: the handle is NVML's own for this instance, used only while the library is loaded.
-        let handle = unsafe { instance.handle() };
-        let gi = value(|| raw(&library.lib().nvmlDeviceGetGpuInstanceId, handle, 0));
-        let ci = value(|| raw(&library.lib().nvmlDeviceGetComputeInstanceId, handle, 0));
-        let (Measured(gi), Measured(ci)) = (gi, ci) else {
-            continue;
+        let (uuid, pci) = (uuid(&device), pci(&device));
+        if let Absent(why @ (Absence::GpuLost | Absence::ResetRequired)) = uuid {
+            let UnitSample { identity, readings } = unread(index, why);
+            return self.tell(UnitSample { identity: UnitIdentity { pci, ..identity }, readings });
+        }
+        let minor = value(|| device.minor_number()).map(DeviceMinor);
+        let name = value(|| device.name());
+        let identity = UnitIdentity { uuid, kind: UnitKind::Gpu, index, minor, pci, name };
+        let gpm = self.watch.gpu(self.told.len(), &device);
+        let readings = whole(self.library, &device, self.catalogue.ask(self.library, &device, gpm));
+        let split = readings.mig == Measured(MigMode::Enabled);
+        self.tell(UnitSample { identity: identity.clone(), readings });
+        if split {
+            self.instances(&device, &identity);
+        }
+    }
+
+    /// The MIG instances of a GPU. One that cannot be named (UUID of its parent, its own ids) is not made up: it
+    /// is not delivered, and a reader who knew it finds it not listed.
+    fn instances(&mut self, device: &Device<'a>, gpu: &UnitIdentity) {
+        let (Measured(parent), Measured(most)) = (&gpu.uuid, value(|| device.mig_device_count())) else {
+            return;
         };
-        let identity = UnitIdentity {
-            uuid: uuid(&instance),
-            kind: UnitKind::Mig { parent: parent.clone(), gi, ci },
-            name: value(|| instance.name()),
-            ..gpu.clone()
-        };
-        // Power, energy, clocks and temperature are the whole GPU's and belong to no instance; utilization is
-        // refused under MIG (utkuozdemir/nvidia_gpu_exporter#203).
-        let memory = memory(library, &instance);
-        let readings = Readings {
-            memory,
-            processes: lists::processes(library, &instance, &memory),
-            mig: Measured(MigMode::Enabled),
-            ..Readings::absent(Absence::NotSupported)
-        };
-        out(Piece::Unit(UnitSample { identity, readings }));
+        let (found, all) = self.found_instances(device, most);
+        for Instance { device: instance, gi, ci } in &found {
+            let identity = UnitIdentity {
+                uuid: uuid(instance),
+                kind: UnitKind::Mig { parent: parent.clone(), gi: *gi, ci: *ci },
+                name: value(|| instance.name()),
+                ..gpu.clone()
+            };
+            // Of a GPU instance that several units share, the activity is none's.
+            let alone = all && found.iter().filter(|other| other.gi == *gi).count() == 1;
+            let gpm = match alone || !self.watch.wants_instances() {
+                true => self.watch.instance(self.told.len(), device, *gi),
+                false => Absence::NotSupported,
+            };
+            let util = if self.watch.wants_instances() { gpm } else { Absence::NotSupported };
+            // Power, energy, clocks and temperature are the whole GPU's and belong to no instance; utilization is
+            // refused under MIG (utkuozdemir/nvidia_gpu_exporter#203), so that GPM's activity stands for it.
+            let memory = memory(self.library, instance);
+            let readings = Readings {
+                sm_util: Absent(util),
+                mem_util: Absent(util),
+                memory,
+                processes: lists::processes(self.library, instance, &memory),
+                mig: Measured(MigMode::Enabled),
+                fields: fields::without_gpm(gpm),
+                ..Readings::absent(Absence::NotSupported)
+            };
+            self.tell(UnitSample { identity, readings });
+        }
+    }
+
+    /// The instances whose ids could be read, and whether those are all.
+    fn found_instances(&self, device: &Device<'a>, most: u32) -> (Vec<Instance<'a>>, bool) {
+        let lib = self.library.lib();
+        let (mut found, mut all) = (Vec::new(), true);
+        for place in 0..most {
+            let device = match device.mig_device_by_index(place) {
+                Ok(device) => device,
+                // Places are not dense: this only says that this one is free.
+                Err(NvmlError::NotFound) => continue,
+                Err(_) => {
+                    all = false;
+                    continue;
+                }
+            };
+            // SAFETY: the handle is NVML's own for this instance, used only while the library is loaded.
+            let handle = unsafe { device.handle() };
+            let gi = value(|| raw(&lib.nvmlDeviceGetGpuInstanceId, handle, 0));
+            let ci = value(|| raw(&lib.nvmlDeviceGetComputeInstanceId, handle, 0));
+            match (gi, ci) {
+                (Measured(gi), Measured(ci)) => found.push(Instance { device, gi, ci }),
+                _ => all = false,
+            }
+        }
+        (found, all)
+    }
+
+    /// What had to wait until every unit was told.
+    fn end(self, until: Option<Instant>) {
+        self.watch.finish(until, self.out);
+        for (unit, identity) in driver::names_of_lost(&self.told) {
+            (self.out)(Piece::Identity { unit: unit as u32, identity });
+        }
+        (self.out)(Piece::End);
     }
 }
 
@@ -150,23 +216,30 @@ fn uuid(device: &Device) -> Reading<UnitUuid> {
     })
 }
 
+fn pci(device: &Device) -> Reading<PciAddress> {
+    value(|| device.pci_info()).and_then(|p| match PciAddress::parse(&p.bus_id) {
+        Ok(pci) => Measured(pci),
+        Err(_) => Absent(Absence::NotUnderstood),
+    })
+}
+
 /// Everything that a whole GPU says of itself.
-fn whole(library: &Library, device: &Device) -> Readings {
+fn whole(library: &Library, device: &Device, batch: Batch) -> Readings {
     let now = value(|| device.utilization_rates());
     let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
     let memory = memory(library, device);
     Readings {
-        fields: Fields::absent(Absence::NotAsked),
+        fields: batch.fields,
         sm_util: now.as_ref().and_then(|u| percent(u.gpu)),
         mem_util: now.as_ref().and_then(|u| percent(u.memory)),
         sm_peak: ring::peak(library, device, ring::SM_UTILIZATION),
         mem_peak: ring::peak(library, device, ring::MEMORY_UTILIZATION),
         memory,
-        power: power(library, device),
+        power: power(device, batch.instant_power),
         power_limit: value(|| device.enforced_power_limit())
             .map(|mw| Milliwatts(mw.into()))
             .plausible(can_be_power),
-        energy: value(|| device.total_energy_consumption()).map(Millijoules),
+        energy: energy(device, batch.energy),
         sm_clock: value(|| device.clock_info(Clock::SM)).map(Megahertz),
         sm_clock_max: value(|| device.max_clock_info(Clock::SM)).map(Megahertz),
         temperature: value(|| device.temperature(TemperatureSensor::Gpu))
@@ -220,37 +293,20 @@ fn can_be_power(power: &Milliwatts) -> bool {
 }
 
 /// The usual call, and the instantaneous field where that is refused (RTX PRO 6000 with driver 580).
-fn power(library: &Library, device: &Device) -> Reading<Milliwatts> {
-    let usual = value(|| device.power_usage()).map(u64::from);
-    let read = match usual {
-        Absent(Absence::NotSupported) => value(|| field(library, device, NVML_FI_DEV_POWER_INSTANT)),
+fn power(device: &Device, instant: Reading<u64>) -> Reading<Milliwatts> {
+    let read = match value(|| device.power_usage()).map(u64::from) {
+        Absent(Absence::NotSupported) => instant,
         other => other,
     };
     read.map(Milliwatts).plausible(|power| power.0 == 0 || can_be_power(power))
 }
 
-/// nvmlFieldValue_t. Its value is a union of 8 bytes, kept here as they come.
-#[repr(C)]
-#[derive(Default)]
-struct Field {
-    id: c_uint,
-    scope: c_uint,
-    timestamp: i64,
-    latency_usec: i64,
-    value_type: c_uint,
-    result: c_uint,
-    value: [u8; 8],
-}
-
-/// One unsigned field. Raw: the wrapper cuts 64-bit values to 32 and translates ids by its own table.
-fn field(library: &Library, device: &Device, id: c_uint) -> Answer<u64> {
-    let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
-    let mut field = Field { id, ..Field::default() };
-    // SAFETY: `Field` has the layout of nvmlFieldValue_t, one of it is announced, and the handle is NVML's
-    // own.
-    nvml_try(unsafe { call(device.handle(), 1 as c_int, (&raw mut field).cast()) })?;
-    nvml_try(field.result)?;
-    codes::unsigned(field.value_type, field.value).ok_or(NvmlError::UnexpectedVariant(field.value_type))
+/// The counter as the batch brought it, and the call of its own where the field is refused.
+fn energy(device: &Device, by_field: Reading<u64>) -> Reading<Millijoules> {
+    match by_field {
+        Measured(mj) => Measured(Millijoules(mj)),
+        Absent(_) => value(|| device.total_energy_consumption()).map(Millijoules),
+    }
 }
 
 /// The raw mask: the wrapper would drop bits that it does not know, which newer drivers set.

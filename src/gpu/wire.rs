@@ -5,10 +5,10 @@
 //! [`Piece`] in postcard's form. Both ends are the same program, forked: there are no versions to agree on.
 
 use super::unread;
-use crate::model::{GpuReport, UnitKind, UnitSample};
+use crate::model::{Field, GpuReport, UnitIdentity, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::NvmlIndex;
+use crate::units::{NvmlIndex, Percent};
 use serde::{Deserialize, Serialize};
 
 /// What is known before the first GPU is touched.
@@ -20,6 +20,38 @@ pub struct Head {
     pub gpus: u32,
 }
 
+/// What GPM measured of one unit between two samples: shares of that time, in hundredths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// In which an SM was active.
+    pub sm: Reading<u64>,
+    /// In which a tensor pipe was active.
+    pub tensor: Reading<u64>,
+    /// Of the memory bandwidth, the share used.
+    pub dram: Reading<u64>,
+}
+
+impl Activity {
+    /// For an instance it is also the utilization that NVML refuses to give: whole percents, rounded up.
+    fn write_to(self, unit: &mut UnitSample) {
+        let readings = &mut unit.readings;
+        readings.fields.set(Field::GpmSmActive, self.sm);
+        readings.fields.set(Field::GpmTensorActive, self.tensor);
+        readings.fields.set(Field::GpmDramActive, self.dram);
+        if let UnitKind::Mig { .. } = unit.identity.kind {
+            readings.sm_util = percent(self.sm);
+            readings.mem_util = percent(self.dram);
+        }
+    }
+}
+
+fn percent(hundredths: Reading<u64>) -> Reading<Percent> {
+    hundredths.and_then(|n| match u32::try_from(n.div_ceil(100)).ok().and_then(Percent::new) {
+        Some(percent) => Measured(percent),
+        None => Absent(Absence::Implausible),
+    })
+}
+
 /// One message.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time, and nearly all are units")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +60,20 @@ pub enum Piece {
     Begin(Reading<Head>),
     /// One unit, as soon as it was read.
     Unit(UnitSample),
+    /// What GPM measured of a unit told before.
+    Activity {
+        /// Its place among the units so far.
+        unit: u32,
+        /// What it did.
+        activity: Activity,
+    },
+    /// Better names of a unit told before.
+    Identity {
+        /// Its place among the units so far.
+        unit: u32,
+        /// All of them.
+        identity: UnitIdentity,
+    },
     /// Comes last: nothing is missing.
     End,
 }
@@ -117,10 +163,20 @@ impl Assembly {
                 self.head = Some(head);
             }
             (Piece::Unit(unit), Some(Measured(_))) if !self.ended => self.units.push(unit),
+            (Piece::Activity { unit, activity }, Some(Measured(_))) if !self.ended => {
+                activity.write_to(self.told(unit)?);
+            }
+            (Piece::Identity { unit, identity }, Some(Measured(_))) if !self.ended => {
+                self.told(unit)?.identity = identity;
+            }
             (Piece::End, Some(Measured(_))) if !self.ended => self.ended = true,
             _ => return Err(Garbled),
         }
         Ok(())
+    }
+
+    fn told(&mut self, unit: u32) -> Result<&mut UnitSample, Garbled> {
+        self.units.get_mut(unit as usize).ok_or(Garbled)
     }
 
     /// Takes every whole piece that has arrived.
@@ -160,8 +216,8 @@ impl Assembly {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{MigMode, Readings, UnitIdentity};
-    use crate::units::{Percent, UnitUuid};
+    use crate::model::{MigMode, Readings};
+    use crate::units::UnitUuid;
     use proptest::prelude::*;
 
     fn unit(index: u32) -> UnitSample {
@@ -200,6 +256,42 @@ mod tests {
         assert_eq!(heard(&told(&[refused])), Ok(Absent(Absence::DriverNotLoaded)));
     }
 
+    const ACTIVITY: Activity =
+        Activity { sm: Measured(30), tensor: Absent(Absence::NoData), dram: Measured(10_000) };
+
+    #[test]
+    fn what_comes_later_completes_a_unit_and_is_not_waited_for() {
+        let mut instance = unit(1);
+        let parent = UnitUuid::new("GPU-0").unwrap();
+        instance.identity.kind = UnitKind::Mig { parent, gi: 1, ci: 0 };
+        instance.readings.sm_util = Absent(Absence::NotAsked);
+        let before = [begin(2), Piece::Unit(unit(0)), Piece::Unit(instance.clone())];
+        let Ok(Measured(early)) = heard(&told(&before)) else { panic!("a report") };
+        assert_eq!(early.units[..2], [unit(0), instance.clone()]);
+
+        let later = [
+            Piece::Activity { unit: 0, activity: ACTIVITY },
+            Piece::Activity { unit: 1, activity: ACTIVITY },
+            Piece::Identity { unit: 0, identity: unit(7).identity },
+        ];
+        let Ok(Measured(late)) = heard(&told(&[&before[..], &later[..]].concat())) else {
+            panic!("a report")
+        };
+        for unit in &late.units[..2] {
+            assert_eq!(unit.readings.fields.get(Field::GpmSmActive), Measured(30));
+            assert_eq!(unit.readings.fields.get(Field::GpmTensorActive), Absent(Absence::NoData));
+            assert_eq!(unit.readings.fields.get(Field::GpmDramActive), Measured(10_000));
+        }
+        assert_eq!(
+            late.units[0].readings.sm_util,
+            unit(0).readings.sm_util,
+            "a whole GPU's stays NVML's own"
+        );
+        assert_eq!(late.units[1].readings.sm_util, Measured(Percent::new(1).unwrap()), "0.3 % is not 0");
+        assert_eq!(late.units[1].readings.mem_util, Measured(Percent::new(100).unwrap()));
+        assert_eq!(late.units[0].identity, unit(7).identity);
+    }
+
     #[test]
     fn pieces_arrive_whole_however_the_pipe_cuts_them() {
         let pieces = [begin(2), Piece::Unit(unit(0)), Piece::Unit(unit(1)), Piece::End];
@@ -222,6 +314,10 @@ mod tests {
             vec![begin(1), Piece::End, Piece::Unit(unit(0))],
             vec![Piece::Begin(Absent(Absence::NoPermission)), Piece::Unit(unit(0))],
             vec![begin(GPUS_MOST + 1)],
+            vec![Piece::Activity { unit: 0, activity: ACTIVITY }],
+            vec![begin(1), Piece::Activity { unit: 0, activity: ACTIVITY }],
+            vec![begin(1), Piece::Unit(unit(0)), Piece::Identity { unit: 1, identity: unit(0).identity }],
+            vec![begin(1), Piece::Unit(unit(0)), Piece::End, Piece::Activity { unit: 0, activity: ACTIVITY }],
         ];
         for pieces in table {
             assert_eq!(heard(&told(&pieces)), Err(Garbled), "{pieces:?}");

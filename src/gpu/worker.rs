@@ -13,7 +13,7 @@ use super::GpuSource;
 use super::nvidia_smi::NvidiaSmi;
 use super::nvml::Nvml;
 use super::wire::{Assembly, Frames, Head, Piece, frame};
-use crate::model::GpuReport;
+use crate::model::{Gpm, GpuReport};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use std::fs::{File, TryLockError};
@@ -31,6 +31,8 @@ pub enum SourcePlan {
     Nvml {
         /// An explicit library.
         library: Option<PathBuf>,
+        /// Whose activity is measured too.
+        gpm: Gpm,
     },
     /// The nvidia-smi program.
     NvidiaSmi {
@@ -58,7 +60,7 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Starts the worker and returns at once. To be called while this process has one thread and no open ledger.
 pub fn start(plan: &Plan) -> Pending {
     let until = Instant::now() + plan.deadline;
-    match fork(plan) {
+    match fork(plan, until) {
         Ok((pid, pipe)) => Pending(State::Running(Worker { pid, pipe, until })),
         Err(why) => Pending(State::Settled(why)),
     }
@@ -162,7 +164,7 @@ impl Drop for Worker {
     }
 }
 
-fn fork(plan: &Plan) -> Result<(libc::pid_t, File), Absence> {
+fn fork(plan: &Plan, until: Instant) -> Result<(libc::pid_t, File), Absence> {
     let failed = |what: &str, cause: io::Error| {
         tracing::warn!("GPU worker: {what}: {cause}; no GPU was looked at");
         Absence::SourceFailed
@@ -185,7 +187,7 @@ fn fork(plan: &Plan) -> Result<(libc::pid_t, File), Absence> {
     // SAFETY: the run has one thread here, so the child may do whatever a process may. It never returns.
     match unsafe { libc::fork() } {
         -1 => Err(failed("no process", io::Error::last_os_error())),
-        0 => work(plan, writer, &lock, parent),
+        0 => work(plan, until, writer, &lock, parent),
         pid => Ok((pid, reader)),
     }
 }
@@ -206,12 +208,12 @@ fn take(lock: &File) -> Result<(), TryLockError> {
 
 /// The child's whole life. It ends by `_exit`: destructors and exit handlers would run what belongs to the
 /// parent, and NVML's shutdown can hang.
-fn work(plan: &Plan, mut pipe: File, lock: &File, parent: u32) -> ! {
+fn work(plan: &Plan, until: Instant, mut pipe: File, lock: &File, parent: u32) -> ! {
     // A panic must not unwind into the parent's code; in a release build it aborts.
     let done = catch_unwind(AssertUnwindSafe(|| {
         seclude(pipe.as_raw_fd(), lock.as_raw_fd(), parent)?;
         let mut broken = Ok(());
-        look(&plan.source, &mut |piece| {
+        look(&plan.source, until, &mut |piece| {
             if broken.is_ok() {
                 broken = frame(&piece).map_err(io::Error::other).and_then(|bytes| pipe.write_all(&bytes));
             }
@@ -222,9 +224,9 @@ fn work(plan: &Plan, mut pipe: File, lock: &File, parent: u32) -> ! {
     unsafe { libc::_exit(if matches!(done, Ok(Ok(()))) { 0 } else { 1 }) }
 }
 
-fn look(source: &SourcePlan, out: &mut dyn FnMut(Piece)) {
+fn look(source: &SourcePlan, until: Instant, out: &mut dyn FnMut(Piece)) {
     match source {
-        SourcePlan::Nvml { library } => Nvml::new(library.clone()).stream(out),
+        SourcePlan::Nvml { library, gpm } => Nvml::new(library.clone(), *gpm).stream(Some(until), out),
         SourcePlan::NvidiaSmi { program } => match NvidiaSmi::new(program.clone()).read() {
             Absent(why) => out(Piece::Begin(Absent(why))),
             Measured(report) => {

@@ -131,7 +131,8 @@ pub fn build_stand_in(library: &Path) -> io::Result<()> {
 /// Eight H100s at work, each with a process and with the 72 entries that current drivers keep in a utilization
 /// ring.
 pub fn busy_driver() -> String {
-    let pid = std::process::id();
+    // One that is there whenever a run looks: a list of processes that are all gone is not believed.
+    let pid = 1;
     let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
                     nvmlSystemGetCudaDriverVersion = 13000\n"
         .to_string();
@@ -164,10 +165,19 @@ pub fn busy_driver() -> String {
   sample 1 = 167000:99*72
   sample 2 = 167000:93*72
   proc compute = {pid} 75000000000
+  field 83 = ull 1000000000 + 690000
+  field 186 = u 690000
+  field 74 = ull 9000000000
+  field 138 all = ull 9000000000 + 1000000
+  field 139 all = ull 9000000000 + 1000000
 ",
             uuid(gpu),
             0x1a + 0x10 * gpu
         );
+        // The other counters and states, a working GPU's: the few that move are above.
+        for id in [75, 76, 77, 78, 79, 269, 270, 271, 197, 198, 3, 4, 5, 6, 94, 142, 143, 144, 145, 230] {
+            let _ = writeln!(text, "  field {id} = ull 0");
+        }
     }
     text
 }

@@ -83,6 +83,46 @@ fn built(like: Like) -> &'static Path {
     })
 }
 
+/// A process that exists wherever tests run, beside the test's own.
+pub const INIT: u32 = 1;
+
+/// The fields of [`node`]'s GPUs by id, with their kinds of value: in the order of the model, up to the recovery
+/// action. Each is another kind where drivers differ, and NVLink's count only for all links together.
+pub const FIELDS: [(&str, &str); 26] = [
+    ("74", "ull"),
+    ("75", "ull"),
+    ("76", "ull"),
+    ("77", "ull"),
+    ("78", "ull"),
+    ("79", "ull"),
+    ("269", "ull"),
+    ("270", "ull"),
+    ("271", "ull"),
+    ("197", "ull"),
+    ("198", "ull"),
+    ("138 all", "ull"),
+    ("139 all", "ull"),
+    ("3", "ull"),
+    ("4", "ul"),
+    ("5", "sll"),
+    ("6", "ull"),
+    ("29", "u"),
+    ("30", "u"),
+    ("31", "u"),
+    ("94", "u"),
+    ("142", "u"),
+    ("143", "us"),
+    ("144", "si"),
+    ("145", "u"),
+    ("230", "u"),
+];
+
+/// What GPU `gpu` says of the `n`-th of [`FIELDS`]: no two alike, and the wide ones wider than 32 bits.
+pub fn field_value(gpu: u64, n: u64) -> u64 {
+    let wide = FIELDS[n as usize].1.ends_with("ll");
+    100 * gpu + n + if wide { 3 << 32 } else { 0 }
+}
+
 /// Memory of every GPU of [`node`].
 pub const TOTAL_BYTES: u64 = 85_520_809_984;
 /// The driver's own part of it.
@@ -109,6 +149,8 @@ pub fn node(gpus: u64) -> String {
                nvmlDeviceGetPowerUsage = {power}
                nvmlDeviceGetEnforcedPowerLimit = 700000
                nvmlDeviceGetTotalEnergyConsumption = {energy}
+               field 83 = ull {energy}
+               field 186 = u {instant}
                nvmlDeviceGetClockInfo(1) = {clock}
                nvmlDeviceGetMaxClockInfo(1) = 1980
                nvmlDeviceGetTemperature(0) = {celsius}
@@ -126,13 +168,17 @@ pub fn node(gpus: u64) -> String {
             peak = 20 + i,
             v1 = used + reserved,
             power = 90_000 + i,
+            instant = 91_000 + i,
             energy = 5_000_000_000 * (i + 1),
             clock = 345 + i,
             celsius = 30 + i,
-            pid = 1000 + i,
-            client = 2000 + i,
+            pid = std::process::id(),
+            client = INIT,
         )
         .unwrap();
+        for (n, (id, kind)) in FIELDS.iter().enumerate() {
+            writeln!(scenario, "field {id} = {kind} {}", field_value(i, n as u64)).unwrap();
+        }
     }
     scenario
 }

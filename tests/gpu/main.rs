@@ -1,13 +1,19 @@
 //! The GPU edge against stand-ins: the real worker, loader and bindings on a scripted library, and a scripted
 //! nvidia-smi. No GPU, no driver, no network.
 
+mod dump;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+mod fields;
+mod gpm;
 mod hangs;
+mod ml_py;
 mod readings;
+mod real;
 mod smi;
 
-use fake_nvml::{FakeNvml, TOTAL_BYTES};
+use fake_nvml::{FakeNvml, INIT, TOTAL_BYTES};
+use fields::{all_fields, no_fields, settled_fields};
 use gpu_reaper_hc::gpu::worker::{self, Pending, Plan, SourcePlan};
 use gpu_reaper_hc::model::*;
 use gpu_reaper_hc::reading::Absence;
@@ -22,7 +28,7 @@ const SHORT: Duration = Duration::from_millis(300);
 const SLACK: Duration = Duration::from_millis(300);
 
 fn plan(fake: &FakeNvml, deadline: Duration) -> Plan {
-    let source = SourcePlan::Nvml { library: Some(fake.library()) };
+    let source = SourcePlan::Nvml { library: Some(fake.library()), gpm: Gpm::Off };
     Plan { source, deadline, lock: fake.dir().join("probe.lock") }
 }
 
@@ -45,7 +51,7 @@ fn peak(n: u32, covered_ms: u32) -> Reading<Peak> {
     Measured(Peak { percent: Percent::new(n).unwrap(), covered_ms })
 }
 
-/// What [`node`] says of its GPU `i` of `gpus`.
+/// What [`fake_nvml::node`] says of its GPU `i` of `gpus`.
 fn healthy(i: u32, gpus: u32) -> UnitSample {
     let n = u64::from(i);
     let memory =
@@ -61,7 +67,7 @@ fn healthy(i: u32, gpus: u32) -> UnitSample {
             name: Measured("NVIDIA H100 80GB HBM3".into()),
         },
         readings: Readings {
-            fields: Fields::absent(Absence::NotAsked),
+            fields: all_fields(n),
             sm_util: percent(10 * i),
             mem_util: percent(5 * i),
             sm_peak: peak(20 + i, 9_800),
@@ -76,8 +82,8 @@ fn healthy(i: u32, gpus: u32) -> UnitSample {
             clocks_event: Measured(ClocksEventMask(0x604)),
             mig: Measured(MigMode::Disabled),
             processes: Measured(vec![
-                process(1000 + i, ProcessKind::Compute, Measured(memory.used)),
-                process(2000 + i, ProcessKind::Mps, Absent(Absence::NotSupported)),
+                process(std::process::id(), ProcessKind::Compute, Measured(memory.used)),
+                process(INIT, ProcessKind::Mps, Absent(Absence::NotSupported)),
             ]),
         },
     }

@@ -1,6 +1,6 @@
 //! What is read, where nothing can be read, and what is never called.
 
-use crate::fake_nvml::{FakeNvml, Like, RESERVED_BYTES, TOTAL_BYTES, node};
+use crate::fake_nvml::{FakeNvml, INIT, Like, RESERVED_BYTES, TOTAL_BYTES, node};
 use crate::*;
 
 #[test]
@@ -22,7 +22,12 @@ fn one_lost_gpu_leaves_seven_read() {
     ];
     for (fault, why) in table {
         let report = report(&FakeNvml::new(&format!("{}gpu 2\n{fault}\n", node(8))));
-        let want: Vec<_> = (0..8).map(|i| if i == 2 { unread(2, why) } else { healthy(i, 8) }).collect();
+        let mut lost = unread(2, why);
+        if fault.contains("GetUUID") {
+            // The handle still gives the address.
+            lost.identity.pci = healthy(2, 8).identity.pci;
+        }
+        let want: Vec<_> = (0..8).map(|i| if i == 2 { lost.clone() } else { healthy(i, 8) }).collect();
         assert_eq!(report.units, want, "{fault}");
     }
 }
@@ -68,7 +73,8 @@ fn one_unreadable_field_hides_no_other() {
         ("sample 2 = -:50 100000:101 200000:4 9200000:3", |u| u.readings.mem_peak = peak(4, 9_000)),
         ("sample 2 = 100000:101", |u| u.readings.mem_peak = Absent(Implausible)),
         ("nvmlDeviceGetPowerUsage ! 4", |u| u.readings.power = Absent(NoPermission)),
-        ("nvmlDeviceGetPowerUsage ! 3", |u| u.readings.power = Absent(NotSupported)),
+        ("nvmlDeviceGetPowerUsage ! 3\nfield 186 ! 3", |u| u.readings.power = Absent(NotSupported)),
+        ("nvmlDeviceGetPowerUsage ! 3\nfield 186 ! 999", |u| u.readings.power = Absent(Transient)),
         ("nvmlDeviceGetPowerUsage ! 3\nfield 186 = u 66840", |u| {
             u.readings.power = Measured(Milliwatts(66_840))
         }),
@@ -76,7 +82,6 @@ fn one_unreadable_field_hides_no_other() {
         ("nvmlDeviceGetPowerUsage = 0", |u| u.readings.power = Measured(Milliwatts(0))),
         ("nvmlDeviceGetEnforcedPowerLimit = 0", |u| u.readings.power_limit = Absent(Implausible)),
         ("nvmlDeviceGetEnforcedPowerLimit ! 25", |u| u.readings.power_limit = Absent(NotSupported)),
-        ("nvmlDeviceGetTotalEnergyConsumption ! 3", |u| u.readings.energy = Absent(NotSupported)),
         ("nvmlDeviceGetClockInfo(1) ! 17", |u| u.readings.sm_clock = Absent(NoPermission)),
         ("nvmlDeviceGetClockInfo(1) = 0", |u| u.readings.sm_clock = Measured(Megahertz(0))),
         ("nvmlDeviceGetMaxClockInfo(1) ! 27", |u| u.readings.sm_clock_max = Absent(Transient)),
@@ -92,7 +97,9 @@ fn one_unreadable_field_hides_no_other() {
         ("nvmlDeviceGetMPSComputeRunningProcesses_v3 ! 999", |u| u.readings.processes = Absent(Transient)),
         ("proc graphics = 0 5", |u| u.readings.processes = Absent(Implausible)),
         ("proc compute = 4194305 5", |u| u.readings.processes = Absent(Implausible)),
-        ("proc compute = 77 85520809985", |u| u.readings.processes = Absent(Implausible)),
+        ("proc compute = 1 85520809985", |u| u.readings.processes = Absent(Implausible)),
+        // Beside the 2 GiB that the GPU's first process holds.
+        ("proc compute = 1 83373326337", |u| u.readings.processes = Absent(Implausible)),
     ];
     let fake = FakeNvml::new("");
     for (fault, change) in table {
@@ -131,20 +138,29 @@ fn an_older_driver_is_read_by_its_older_names() {
     want.readings.memory =
         Measured(Memory { used, total: MemoryBytes(TOTAL_BYTES), excludes_reserved: false });
     want.readings.clocks_event = Measured(ClocksEventMask(4));
+    want.readings.fields = settled_fields(0);
+    let v2_lists = v2_lists.replace("580.95.05", "470.256.02");
     assert_eq!(report(&FakeNvml::like(Like::Driver470, &v2_lists)).units, [want]);
 }
 
 #[test]
 fn a_process_list_in_the_wrong_layout_is_absent_not_empty() {
     // gpuopenanalytics/pynvml#48, wookayin/gpustat#157 (NR-05): pids out of range, entries missing.
-    let one = node(1).replace("proc mps = 2000 na\n", "");
-    let broken = format!("{one}procabi broken\nproc compute = 28129 6521094144\n");
+    let one = node(1).replace("proc mps = 1 na\n", "");
+    let broken = format!("{one}procabi broken\nproc compute = 1 6521094144\n");
+    let narrow = broken.replace("broken", "narrow");
+    // 4 GiB and 2 MiB: half of it reads as a pid that may be, held by next to nothing.
+    let narrow_by_chance =
+        format!("{one}procabi narrow\nproc compute = 1 4297064448\nproc compute = 1 4096\n");
     let table = [
         // One entry of 32 bytes reads well by chance: only the symbols tell.
         (Like::Driver535, &one),
         (Like::Driver535, &broken),
         // A vendor's build of a current driver with the older width.
         (Like::Current, &broken),
+        // XuehaiPan/nvitop#226: another vendor's build, with half of the entry.
+        (Like::Current, &narrow),
+        (Like::Current, &narrow_by_chance),
     ];
     for (like, scenario) in table {
         let readings = report(&FakeNvml::like(like, scenario)).units.remove(0).readings;
@@ -154,8 +170,29 @@ fn a_process_list_in_the_wrong_layout_is_absent_not_empty() {
 }
 
 #[test]
+fn processes_that_this_machine_does_not_have_are_no_list() {
+    // XuehaiPan/nvitop#181 (NR-05), and a worker in a pid namespace of its own. One that ended just now is a race.
+    let me = std::process::id();
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let all = node(2);
+    let bare: Vec<&str> = all.lines().filter(|line| !line.trim().starts_with("proc ")).collect();
+    let bare = bare.join("\n");
+    let table = [
+        (format!("proc compute = {} 4096\n", gone.id()), Absent(Absence::Implausible)),
+        (format!("proc compute = {} 4096\nproc compute = {me} 4096\n", gone.id()), Measured(2)),
+        (String::new(), Measured(0)),
+    ];
+    for (list, want) in table {
+        let processes =
+            report(&FakeNvml::new(&format!("{bare}\ngpu 1\n{list}"))).units.remove(1).readings.processes;
+        assert_eq!(processes.map(|all| all.len()), want, "{list}");
+    }
+}
+
+#[test]
 fn a_long_process_list_is_read_to_its_end() {
-    let many: String = (0..200).map(|i| format!("proc compute = {} 4096\n", 5000 + i)).collect();
+    let many = "proc compute = 1 4096\n".repeat(200);
     let processes = report(&FakeNvml::new(&format!("{}{many}", node(1)))).units.remove(0).readings.processes;
     assert_eq!(processes.map(|list| list.len()), Measured(202));
 }
@@ -187,7 +224,7 @@ fn mig_instances_are_units_and_lend_nothing_from_their_gpu() {
            nvmlDeviceGetMemoryInfo_v2 = 42412802048 20736638976 0
            nvmlDeviceGetPowerUsage = 71000
            nvmlDeviceGetComputeRunningProcesses_v3 = ok
-           proc compute = 31337 20736638976
+           proc compute = {INIT} 20736638976
          mig 5
            nvmlDeviceGetUUID = MIG-55555555-1111-2222-3333-444444444444
            nvmlDeviceGetGpuInstanceId ! 15\n",
@@ -208,7 +245,7 @@ fn mig_instances_are_units_and_lend_nothing_from_their_gpu() {
     let parent = gpu.identity.uuid.measured().unwrap().clone();
     let used = MemoryBytes(20_736_638_976);
     let memory = Memory { used, total: MemoryBytes(42_412_802_048), excludes_reserved: true };
-    let process = GpuProcess { pid: 31337, kind: ProcessKind::Compute, memory: Measured(used) };
+    let process = GpuProcess { pid: INIT, kind: ProcessKind::Compute, memory: Measured(used) };
     let want = UnitSample {
         identity: UnitIdentity {
             uuid: Measured(UnitUuid::new("MIG-22222222-1111-2222-3333-444444444444").unwrap()),
@@ -220,6 +257,7 @@ fn mig_instances_are_units_and_lend_nothing_from_their_gpu() {
             memory: Measured(memory),
             processes: Measured(vec![process]),
             mig: Measured(MigMode::Enabled),
+            fields: no_fields(),
             ..Readings::absent(Absence::NotSupported)
         },
     };
@@ -271,7 +309,7 @@ fn without_a_driver_the_loaders_library_is_not_touched() {
         return println!("skipped: this machine has the driver");
     }
     let dir = tempfile::tempdir().unwrap();
-    let source = SourcePlan::Nvml { library: None };
+    let source = SourcePlan::Nvml { library: None, gpm: Gpm::Off };
     let plan = Plan { source, deadline: PATIENT, lock: dir.path().join("probe.lock") };
     assert_eq!(worker::start(&plan).finish(), Absent(Absence::DriverNotLoaded));
 }

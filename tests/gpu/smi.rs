@@ -32,7 +32,7 @@ case "$*" in
 {SMI_GPUS}
 ROWS
   ;;
-  *--query-compute-apps=*) echo 'GPU-b, 4242, 8000';;
+  *--query-compute-apps=*) echo 'GPU-b, {INIT}, 8000';;
 esac
 "#
     ));
@@ -48,7 +48,7 @@ esac
     let memory = Measured(MemoryBytes(8000 << 20));
     assert_eq!(
         b.readings.processes,
-        Measured(vec![GpuProcess { pid: 4242, kind: ProcessKind::Compute, memory }])
+        Measured(vec![GpuProcess { pid: INIT, kind: ProcessKind::Compute, memory }])
     );
 }
 

@@ -1,7 +1,7 @@
 //! What nvidia-smi prints, turned into readings. Text in, values out: no program is started here, and words
 //! in place of a number become reasons.
 
-use crate::gpu::vetted;
+use crate::gpu::processes::vetted;
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -110,7 +110,11 @@ fn process(row: &str) -> Result<(UnitUuid, GpuProcess), Absence> {
 
 /// Gives each GPU its processes. A process on a GPU that was not listed leaves all lists not understood: some
 /// GPU's list lacks it.
-pub(super) fn assign(found: Result<Vec<(UnitUuid, GpuProcess)>, Absence>, units: &mut [UnitSample]) {
+pub(super) fn assign(
+    found: Result<Vec<(UnitUuid, GpuProcess)>, Absence>,
+    units: &mut [UnitSample],
+    is_there: impl Fn(u32) -> bool,
+) {
     let known = |uuid: &UnitUuid, units: &[UnitSample]| {
         units.iter().any(|u| u.identity.uuid.measured() == Some(uuid))
     };
@@ -123,7 +127,7 @@ pub(super) fn assign(found: Result<Vec<(UnitUuid, GpuProcess)>, Absence>, units:
             (Err(why), _) | (Ok(_), Absent(why)) => Absent(*why),
             (Ok(all), Measured(uuid)) => {
                 let own = all.iter().filter(|(of, _)| of == uuid).map(|(_, process)| process.clone());
-                vetted(own.collect(), &unit.readings.memory)
+                vetted(own.collect(), &unit.readings.memory, &is_there)
             }
         };
     }
@@ -311,7 +315,7 @@ mod tests {
         let units = || gpus(&format!("{ROW}\n{}", row(&[(1, "1"), (2, "GPU-b")]))).unwrap().1;
         let lists = |text: &str| {
             let mut units = units();
-            assign(processes(text), &mut units);
+            assign(processes(text), &mut units, |_| true);
             units.into_iter().map(|u| u.readings.processes.map(|l| l.len())).collect::<Vec<_>>()
         };
         let absent = |why| vec![Absent(why), Absent(why)];

@@ -79,15 +79,25 @@ pub(super) fn raw<D, T, E>(
     Ok(number)
 }
 
-/// The number in an nvmlValue_t by its nvmlValueType_t; `None` for kinds that hold no unsigned number.
-pub(super) fn unsigned(value_type: c_uint, value: [u8; 8]) -> Option<u64> {
-    let wide = u64::from_ne_bytes(value);
+/// The number in an nvmlValue_t by its nvmlValueType_t; `None` for kinds that hold no whole number.
+fn whole(value_type: c_uint, value: [u8; 8]) -> Option<i128> {
     let [a, b, c, d, ..] = value;
-    match value_type {
-        1 => Some(u32::from_ne_bytes([a, b, c, d]).into()),
-        2 | 3 => Some(wide),
-        6 => Some(u16::from_ne_bytes([a, b]).into()),
-        _ => None,
+    Some(match value_type {
+        1 => u32::from_ne_bytes([a, b, c, d]).into(),
+        2 | 3 => u64::from_ne_bytes(value).into(),
+        4 => i64::from_ne_bytes(value).into(),
+        5 => i32::from_ne_bytes([a, b, c, d]).into(),
+        6 => u16::from_ne_bytes([a, b]).into(),
+        _ => return None,
+    })
+}
+
+/// A count in an nvmlValue_t: nothing is counted below zero.
+pub(super) fn count(value_type: c_uint, value: [u8; 8]) -> Reading<u64> {
+    match whole(value_type, value).map(u64::try_from) {
+        Some(Ok(count)) => Measured(count),
+        Some(Err(_)) => Absent(Absence::Implausible),
+        None => Absent(Absence::NotUnderstood),
     }
 }
 
@@ -160,18 +170,23 @@ mod tests {
     }
 
     #[test]
-    fn a_64_bit_value_is_not_cut_to_32() {
-        let wide = 8_589_934_597u64.to_ne_bytes();
+    fn a_value_is_read_in_its_own_width_and_sign() {
+        let wide = 8_589_934_597u64;
         let table = [
-            (1, Some(5)),
-            (2, Some(8_589_934_597)),
-            (3, Some(8_589_934_597)),
-            (6, Some(5)),
-            (0, None),
-            (5, None),
+            (1, wide, Measured(5)),
+            (2, wide, Measured(wide)),
+            (3, wide, Measured(wide)),
+            (3, u64::MAX, Measured(u64::MAX)),
+            (4, wide, Measured(wide)),
+            (4, u64::MAX, Absent(Absence::Implausible)),
+            (5, wide, Measured(5)),
+            (5, 0xffff_fffe, Absent(Absence::Implausible)),
+            (6, 65_537, Measured(1)),
+            (0, wide, Absent(Absence::NotUnderstood)),
+            (7, wide, Absent(Absence::NotUnderstood)),
         ];
-        for (value_type, want) in table {
-            assert_eq!(unsigned(value_type, wide), want, "type {value_type}");
+        for (value_type, value, want) in table {
+            assert_eq!(count(value_type, value.to_ne_bytes()), want, "type {value_type}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! shorter, never empty.
 
 use super::codes::{Answer, value};
-use crate::gpu::vetted;
+use crate::gpu::processes::{is_there, vetted};
 use crate::model::{GpuProcess, Memory, ProcessKind};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -26,6 +26,10 @@ const ROOM_FIRST: usize = 32;
 const ROOM_MOST: usize = 4096;
 /// NVML_VALUE_NOT_AVAILABLE, which it writes for a memory that it does not know.
 const NOT_AVAILABLE: u64 = u64::MAX;
+/// The instance ids of a process on a GPU without instances (nvml.h).
+const NO_INSTANCE: c_uint = c_uint::MAX;
+/// More instances than any card can hold.
+const INSTANCES_MOST: c_uint = 256;
 
 /// All processes on one unit, of all lists that it can have.
 pub(super) fn processes(
@@ -62,7 +66,7 @@ pub(super) fn processes(
         list!(nvmlDeviceGetGraphicsRunningProcesses_v3, b"nvmlDeviceGetGraphicsRunningProcesses_v2\0");
     let mps =
         list!(nvmlDeviceGetMPSComputeRunningProcesses_v3, b"nvmlDeviceGetMPSComputeRunningProcesses_v2\0");
-    joined(compute, graphics, mps).and_then(|all| vetted(all, memory))
+    joined(compute, graphics, mps).and_then(|all| vetted(all, memory, is_there))
 }
 
 /// Asks for one list, with more room where it did not fit.
@@ -100,13 +104,19 @@ fn joined(
     let mut all = Vec::new();
     let lists = [(ProcessKind::Compute, compute), (ProcessKind::Graphics, graphics), (ProcessKind::Mps, mps)];
     for (kind, list) in lists {
-        match list {
+        match list.plausible(|entries| entries.iter().all(names_instances)) {
             Measured(entries) => all.extend(entries.iter().map(|e| process(kind, e))),
             Absent(Absence::NotSupported) if kind != ProcessKind::Compute => {}
             Absent(why) => return Absent(why),
         }
     }
     Measured(all)
+}
+
+/// Whether its instance ids can be such: all ones for none, else small. In a layout of 16 bytes an entry, which one
+/// vendor's build has (XuehaiPan/nvitop#226), the next entry's pid stands in their place.
+fn names_instances(entry: &Entry) -> bool {
+    [entry.gpu_instance, entry.compute_instance].iter().all(|id| *id == NO_INSTANCE || *id < INSTANCES_MOST)
 }
 
 fn process(kind: ProcessKind, entry: &Entry) -> GpuProcess {

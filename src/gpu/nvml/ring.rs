@@ -2,7 +2,7 @@
 //! They hold 10 to 20 s (72 entries, 99 on older drivers), so they never speak for a whole interval between
 //! two runs.
 
-use super::codes::{Answer, absence, symbol, unsigned};
+use super::codes::{Answer, absence, count, symbol};
 use crate::model::Peak;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -64,14 +64,14 @@ pub(super) fn peak(library: &Library, device: &Device, ring: c_uint) -> Reading<
 fn entries(library: &Library, device: &Device, ring: c_uint) -> Answer<Vec<(u64, Option<u64>)>> {
     let call = symbol(&library.lib().nvmlDeviceGetSamples)?;
     let mut samples = [Sample::default(); ENTRIES_MOST];
-    let (mut count, mut value_type) = (ENTRIES_MOST as c_uint, 0);
-    // SAFETY: `Sample` has the layout of nvmlSample_t, `count` announces how many fit, and the handle is
+    let (mut filled, mut value_type) = (ENTRIES_MOST as c_uint, 0);
+    // SAFETY: `Sample` has the layout of nvmlSample_t, `filled` announces how many fit, and the handle is
     // NVML's own.
     nvml_try(unsafe {
-        call(device.handle(), ring, 0, &mut value_type, &mut count, samples.as_mut_ptr().cast())
+        call(device.handle(), ring, 0, &mut value_type, &mut filled, samples.as_mut_ptr().cast())
     })?;
-    let filled = &samples[..ENTRIES_MOST.min(count as usize)];
-    Ok(filled.iter().map(|s| (s.stamp_us, unsigned(value_type, s.value))).collect())
+    let filled = &samples[..ENTRIES_MOST.min(filled as usize)];
+    Ok(filled.iter().map(|s| (s.stamp_us, count(value_type, s.value).measured().copied())).collect())
 }
 
 /// Entries come in any order, with stamps of 0 and values above 100 among them (NVIDIA/dcgm-exporter#418):
