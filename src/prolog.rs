@@ -1,15 +1,22 @@
 //! The Prolog: environment in, one row out. No NVML, no Slurm command, a bounded wait, and never a non-zero exit,
-//! whatever is broken: a Prolog that fails drains the node and holds the job.
+//! whatever is broken: a Prolog that fails drains the node and holds the job. A job whose GPUs it cannot be sure of
+//! it leaves to the next health-check run, which finds it by its cgroup and asks Slurm.
 
+use crate::host::Proc;
 use crate::ledger::{Ledger, Opening};
 use crate::model::*;
 use crate::place::Place;
 use crate::reading::{Absence, Reading};
-use crate::units::{GresIndex, UnitUuid, WallMs};
+use crate::slurm::cgroup::{self, JobTag};
+use crate::slurm::hostlist;
+use crate::units::{GresIndex, NodeName, UnitUuid, WallMs};
 use std::time::Duration;
 
 /// How long a Prolog or Epilog waits for the ledger: slurmd tells the user "Prolog hung" after 8 s.
 pub const LEDGER_WAIT: Duration = Duration::from_millis(1500);
+
+/// More nodes than this are not told apart.
+const MOST_NODES: usize = 64 << 10;
 
 /// A hook's environment; a variable that is not set, empty or not UTF-8 is not there.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -31,6 +38,11 @@ pub struct Done {
 /// Registers the job run of this environment.
 pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<Done, String> {
     let registration = registration(env, now)?;
+    if let Some(why) = doubt(&registration, env, &place.node, &in_a_job) {
+        let words =
+            format!("job {} is not registered: {why}; the next run finds it by itself", registration.job);
+        return Ok(Done { words, notes: Vec::new() });
+    }
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(|e| {
         format!("{e}; job {} is not registered, the next run finds it by itself", registration.job)
     })?;
@@ -100,15 +112,43 @@ fn start(env: Env, now: &Now) -> JobStart {
     }
 }
 
+/// Why the GPUs of a registration are not to be believed, if so. An index in CUDA_VISIBLE_DEVICES alone is job-local.
+/// And Slurm before 25.11 (which tells no SLUID) takes another node's list where it runs the hooks inside the job
+/// (PrologFlags=RunInJob) and this is not the job's first node.
+fn doubt(r: &Registration, env: Env, node: &NodeName, in_a_job: &dyn Fn() -> bool) -> Option<&'static str> {
+    let visible = env("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let is_index = |entry: &str| entry.trim().parse::<u32>().is_ok();
+    if r.gpus.is_empty() && env("SLURM_JOB_GPUS").is_none() && visible.split(',').all(is_index) {
+        return Some("its GPUs are told by job-local indices only");
+    }
+    let tells_sluids = r.sluid.measured().is_some();
+    if tells_sluids || r.nodes == Reading::Measured(1) || is_first(r, node) || !in_a_job() {
+        return None;
+    }
+    Some("this Slurm, with PrologFlags=RunInJob, may give another node's list of GPUs")
+}
+
+fn is_first(r: &Registration, node: &NodeName) -> bool {
+    let nodes = r.node_list.measured().and_then(|list| hostlist::expand(list, MOST_NODES).ok());
+    nodes.is_some_and(|nodes| nodes.first().is_some_and(|first| first == node.as_str()))
+}
+
+/// Whether this hook runs in a job's own cgroup. One that cannot say so is an ordinary one.
+fn in_a_job() -> bool {
+    let own = Proc::default().cgroup(std::process::id());
+    let tag = own.map(|text| cgroup::place(&text).tag);
+    matches!(tag, Reading::Measured(JobTag::Job(_) | JobTag::Sluid(_)))
+}
+
 /// UUIDs where CUDA_VISIBLE_DEVICES holds them, else the GRES indices of SLURM_JOB_GPUS; the indices of
 /// CUDA_VISIBLE_DEVICES may be job-local and are never used.
 fn gpus(env: Env) -> Result<Vec<GpuClaim>, String> {
-    let Some(list) = env("SLURM_JOB_GPUS") else {
-        return Ok(Vec::new());
-    };
     let visible = env("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let uuids: Option<Vec<GpuClaim>> =
         visible.split(',').map(|u| UnitUuid::new(u.trim()).ok().map(GpuClaim::Uuid)).collect();
+    let Some(list) = env("SLURM_JOB_GPUS") else {
+        return Ok(uuids.unwrap_or_default());
+    };
     if let Some(uuids) = uuids.filter(|u| u.len() == list.split(',').count()) {
         return Ok(uuids);
     }
@@ -160,8 +200,31 @@ mod tests {
         assert_eq!(two("GPU-a1,MIG-b2"), [uuid("GPU-a1"), uuid("MIG-b2")]);
         assert_eq!(two("GPU-a1"), [GpuClaim::Index(GresIndex(4)), GpuClaim::Index(GresIndex(5))]);
         assert!(read(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_GPUS", "0-3")]).unwrap_err().contains("0-3"));
-        let local = read(&[("SLURM_JOB_ID", "7"), ("CUDA_VISIBLE_DEVICES", "0")]).unwrap();
-        assert!(local.gpus.is_empty(), "a local index alone names no GPU");
+        let alone = read(&[("SLURM_JOB_ID", "7"), ("CUDA_VISIBLE_DEVICES", "GPU-a1,GPU-a2")]).unwrap();
+        assert_eq!(alone.gpus, [uuid("GPU-a1"), uuid("GPU-a2")], "a UUID needs no index beside it");
+    }
+
+    #[test]
+    fn a_list_that_may_be_another_nodes_or_job_local_is_not_registered() {
+        let doubted = |inside: bool, given: &[(&str, &str)]| {
+            let env = [&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2")], given].concat();
+            let find = |name: &str| env.iter().rev().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+            let registration = read(&env.iter().rev().copied().collect::<Vec<_>>()).unwrap();
+            doubt(&registration, &find, &NodeName::new("n2").unwrap(), &|| inside).is_some()
+        };
+        // guilbaults/slurm-job-exporter#63, #64 (ID-02): the only GPU inside a job is called 0.
+        assert!(doubted(false, &[("CUDA_VISIBLE_DEVICES", "0")]));
+        assert!(!doubted(false, &[("CUDA_VISIBLE_DEVICES", "NoDevFiles")]), "a job without a GPU");
+        assert!(!doubted(false, &[]));
+        let gpus = ("SLURM_JOB_GPUS", "0,1");
+        let nodes = |list| ("SLURM_NODELIST", list);
+        assert!(!doubted(false, &[gpus, nodes("n[1-2]")]), "hooks of slurmd itself");
+        assert!(doubted(true, &[gpus, nodes("n[1-2]")]));
+        assert!(doubted(true, &[nodes("n[1-2]")]), "no list at all may be the same mistake");
+        assert!(doubted(true, &[gpus, nodes("n[")]), "who is first is not known");
+        assert!(!doubted(true, &[gpus, nodes("n[2-3]")]), "the job's first node");
+        assert!(!doubted(true, &[gpus, nodes("n2"), ("SLURM_JOB_NUM_NODES", "1")]));
+        assert!(!doubted(true, &[gpus, nodes("n[1-2]"), ("SLURM_JOB_SLUID", "s63NM8KTNVBJ00")]), "25.11 on");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::policy::attribution::{Configured, Mapping};
 use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
-use gres_conf::GresMap;
+use gres_conf::{GresConf, GresMap};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -123,6 +123,14 @@ impl fmt::Display for NoAnswer {
     }
 }
 
+/// What slurmd's configuration says of this node's GPUs.
+pub struct Gres {
+    /// What a GRES index means, or why that is not known.
+    pub mapping: Result<Mapping, String>,
+    /// Whether GPUs are given out in shares here (`gres/shard`, `gres/mps`).
+    pub shares: bool,
+}
+
 /// Slurm, asked from one node.
 pub struct Slurm {
     node: NodeName,
@@ -135,25 +143,26 @@ impl Slurm {
         Slurm { node, commands: Commands::new(site) }
     }
 
-    /// What the GRES indices of these registrations mean on this node, by gres.conf; read only where one is named.
-    pub fn mapping(&self, jobs: &[JobRun]) -> Result<Mapping, String> {
-        let by_index = |c: &GpuClaim| matches!(c, GpuClaim::Index(_));
-        if !jobs.iter().any(|j| j.registration.gpus.iter().any(by_index)) {
-            return Ok(Mapping::Unknown);
+    /// What gres.conf says of the GPUs that these registrations name; read only where one names any. A file that
+    /// cannot be read is a complaint only where an index has to be mapped.
+    pub fn gres(&self, jobs: &[JobRun]) -> Gres {
+        let claims = || jobs.iter().flat_map(|job| &job.registration.gpus);
+        if claims().next().is_none() {
+            return Gres { mapping: Ok(Mapping::Unknown), shares: false };
         }
-        let minors =
-            |files: &[PathBuf]| files.iter().map(|file| gres_conf::minor_of(file).ok()).collect::<Vec<_>>();
-        Ok(match self.gres_map()? {
-            GresMap::Files(files) => Mapping::Minors(minors(&files)),
-            GresMap::AutoDetected => Mapping::AutoDetected(Configured::All),
-            GresMap::AutoDetectedCount(count) => Mapping::AutoDetected(Configured::Count(count)),
-            GresMap::AutoDetectedFiles(files) => Mapping::AutoDetected(Configured::Minors(minors(&files))),
-        })
+        let conf = GresConf::read(self.commands.conf());
+        let node = self.node.as_str();
+        let shares = conf.as_ref().is_ok_and(|conf| conf.shares(node));
+        let mapping = match claims().any(|claim| matches!(claim, GpuClaim::Index(_))) {
+            true => conf.and_then(|conf| conf.map(node)).map(mapping),
+            false => Ok(Mapping::Unknown),
+        };
+        Gres { mapping, shares }
     }
 
-    /// The GPUs of this node as gres.conf lists them, from beside slurm.conf.
-    pub fn gres_map(&self) -> Result<GresMap, String> {
-        GresMap::read(self.commands.conf(), self.node.as_str())
+    /// What the GRES indices of these registrations mean on this node.
+    pub fn mapping(&self, jobs: &[JobRun]) -> Result<Mapping, String> {
+        self.gres(jobs).mapping
     }
 
     /// The same node under the name that Slurm's error means.
@@ -164,6 +173,17 @@ impl Slurm {
             }
             _ => silence,
         }
+    }
+}
+
+fn mapping(map: GresMap) -> Mapping {
+    let minors =
+        |files: &[PathBuf]| files.iter().map(|file| gres_conf::minor_of(file).ok()).collect::<Vec<_>>();
+    match map {
+        GresMap::Files(files) => Mapping::Minors(minors(&files)),
+        GresMap::AutoDetected => Mapping::AutoDetected(Configured::All),
+        GresMap::AutoDetectedCount(count) => Mapping::AutoDetected(Configured::Count(count)),
+        GresMap::AutoDetectedFiles(files) => Mapping::AutoDetected(Configured::Minors(minors(&files))),
     }
 }
 

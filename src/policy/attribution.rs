@@ -116,13 +116,25 @@ fn is_allocatable(unit: &KnownUnit, all: &[KnownUnit]) -> bool {
 /// The unit of one claim.
 fn unit_of(claim: &GpuClaim, known: &[KnownUnit], mapping: &Mapping) -> Reading<UnitRef> {
     let (found, why) = match claim {
-        GpuClaim::Uuid(uuid) => (known.iter().find(|k| k.uuid == *uuid), Absence::NotListed),
+        GpuClaim::Uuid(uuid) => (by_uuid(uuid, known), Absence::NotListed),
         GpuClaim::Index(index) => (by_index(*index, known, mapping), Absence::NotMapped),
     };
     match found {
         Some(k) => Reading::Measured(UnitRef { uuid: k.uuid.clone(), index: k.index, name: k.name.clone() }),
         None => Reading::Absent(why),
     }
+}
+
+/// By its own UUID, or, for an instance as drivers before R470 name it, by `MIG-<UUID of the GPU>/<gi>/<ci>`.
+fn by_uuid<'a>(uuid: &UnitUuid, known: &'a [KnownUnit]) -> Option<&'a KnownUnit> {
+    let older = || {
+        let mut parts = uuid.as_str().strip_prefix("MIG-")?.split('/');
+        let gpu = UnitUuid::new(parts.next()?).ok()?;
+        let (gi, ci): (u32, u32) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let wanted = UnitKind::Mig { parent: gpu, gi, ci };
+        parts.next().is_none().then(|| known.iter().find(|k| k.kind == wanted))?
+    };
+    known.iter().find(|k| k.uuid == *uuid).or_else(older)
 }
 
 /// GRES index to unit. Where slurmd detects by itself, only where every order agrees: slurmd sorts what it detects
@@ -314,6 +326,38 @@ mod tests {
         let known: Vec<KnownUnit> = (0..2).map(|i| unit(i, i)).collect();
         let held = attribute(&[job(1, &[0, 1]), job(2, &[1])], &known, &AUTO);
         assert!(held.values().all(|h| *h == Reading::Absent(Absence::Shared)));
+    }
+
+    fn instance(uuid: &str, gi: u32, ci: u32) -> KnownUnit {
+        let parent = UnitUuid::new("GPU-0").unwrap();
+        KnownUnit { uuid: UnitUuid::new(uuid).unwrap(), kind: UnitKind::Mig { parent, gi, ci }, ..unit(0, 0) }
+    }
+
+    fn job_by_uuid(id: i64, uuid: &str) -> JobRun {
+        let mut job = job(id, &[]);
+        job.registration.gpus = vec![GpuClaim::Uuid(UnitUuid::new(uuid).unwrap())];
+        job
+    }
+
+    #[test]
+    fn a_mixed_node_is_decided_device_by_device() {
+        // guilbaults/slurm-job-exporter#50 (SH-01): one GPU cut into instances, the other whole.
+        let known = [unit(0, 0), unit(1, 1), instance("MIG-a", 7, 0), instance("MIG-b", 8, 0)];
+        let named = [("MIG-a", "MIG-a"), ("MIG-GPU-0/8/0", "MIG-b"), ("GPU-1", "GPU-1")];
+        let jobs: Vec<JobRun> = (1..).zip(named).map(|(id, (claim, _))| job_by_uuid(id, claim)).collect();
+        let held = attribute(&jobs, &known, &Mapping::Unknown);
+        for (job, (claim, want)) in jobs.iter().zip(named) {
+            assert_eq!(uuids(&held[&job.id]), [want], "{claim}");
+        }
+        for odd in
+            ["MIG-GPU-0/8", "MIG-GPU-0/8/1", "MIG-GPU-0/8/0/0", "MIG-GPU-9/8/0", "MIG-GPU-0/x/0", "GPU-9"]
+        {
+            let held = attribute(&[job_by_uuid(1, odd)], &known, &Mapping::Unknown);
+            assert_eq!(held[&JobRunId(1)], Reading::Absent(Absence::NotListed), "{odd}");
+        }
+        // An index may count instances too, and nobody says how.
+        let by_index = attribute(&[job(1, &[1])], &known, &AUTO);
+        assert_eq!(by_index[&JobRunId(1)], Reading::Absent(Absence::NotMapped));
     }
 
     #[test]

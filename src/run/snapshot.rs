@@ -64,13 +64,18 @@ pub fn take(
     let here = here(eyes, &residents);
     let jobs = with_late_ones(setting, &here, books.jobs, ledger)?;
     let known = attribution::known(&gpus, books.units);
-    let (mapping, note) = match setting.slurm.mapping(&jobs) {
+    let gres = setting.slurm.gres(&jobs);
+    let (mapping, note) = match gres.mapping {
         Ok(mapping) => (mapping, None),
         Err(why) => (Mapping::Unknown, Some(format!("{why}; jobs registered by GPU index are not judged"))),
     };
     let mut held = attribution::attribute(&jobs, &known, &mapping);
     attribution::contradict(&mut held, &jobs, &owners(&gpus, &residents));
-    let node_units = attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held);
+    let node_units = match gres.shares {
+        // A job on every GPU may hold a share of each.
+        true => Reading::Absent(Absence::Shared),
+        false => attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held),
+    };
     let cadence = books.cadence;
     let mut snapshot =
         Snapshot { gpus, jobs, held, node_units, cadence, note, here, residents, samples: BTreeMap::new() };

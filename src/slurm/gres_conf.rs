@@ -25,16 +25,20 @@ pub enum GresMap {
     AutoDetectedFiles(Vec<PathBuf>),
 }
 
-impl GresMap {
+/// gres.conf as it stands.
+pub struct GresConf {
+    file: PathBuf,
+    text: String,
+}
+
+impl GresConf {
     /// From the folder of slurm.conf, or from where slurmd looks by itself.
-    pub fn read(conf: Option<&Path>, node: &str) -> Result<GresMap, String> {
+    pub fn read(conf: Option<&Path>) -> Result<GresConf, String> {
         let given = conf.and_then(Path::parent).map(Path::to_path_buf);
         let folders = given.map_or_else(|| USUAL_FOLDERS.map(PathBuf::from).to_vec(), |folder| vec![folder]);
         for file in folders.iter().map(|folder| folder.join("gres.conf")) {
             match std::fs::read_to_string(&file) {
-                Ok(text) => {
-                    return GresMap::parse(&text, node).map_err(|e| format!("`{}`: {e}", file.display()));
-                }
+                Ok(text) => return Ok(GresConf { file, text }),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(e) => return Err(format!("`{}`: {e}", file.display())),
             }
@@ -43,6 +47,24 @@ impl GresMap {
         Err(format!("no gres.conf in {}", places.join(" or ")))
     }
 
+    /// What it says of this node's GPUs.
+    pub fn map(&self, node: &str) -> Result<GresMap, String> {
+        GresMap::parse(&self.text, node).map_err(|e| format!("`{}`: {e}", self.file.display()))
+    }
+
+    /// Whether GPUs of this node are given out in shares: then a job that is registered on one may hold a part of it,
+    /// and no variable of the Prolog tells which it is. A line that is not understood is taken as concerning us.
+    pub fn shares(&self, node: &str) -> bool {
+        let of_shares = |name: &str| ["shard", "mps"].iter().any(|share| name.eq_ignore_ascii_case(share));
+        let shares = |line: &String| match Line::parse(line) {
+            Ok(line) => line.name.is_some_and(of_shares) && line.concerns(node).unwrap_or(true),
+            Err(_) => ["name=shard", "name=mps"].iter().any(|s| line.to_ascii_lowercase().contains(s)),
+        };
+        logical_lines(&self.text).iter().any(shares)
+    }
+}
+
+impl GresMap {
     /// From its text.
     pub fn parse(text: &str, node: &str) -> Result<GresMap, String> {
         let mut everywhere = None;
@@ -308,7 +330,25 @@ mod tests {
             assert_eq!(map.device(GresIndex(3)), Some(Path::new("/LAB/dev/nvidia3")), "{version}");
         }
         let conf = format!("{}/fixtures/slurm/22.05.8/slurm.conf", env!("CARGO_MANIFEST_DIR"));
-        assert!(GresMap::read(Some(Path::new(&conf)), "node1").is_ok(), "beside slurm.conf");
-        assert!(GresMap::read(Some(Path::new("/nowhere/slurm.conf")), "node1").is_err());
+        let read = |conf: &str| GresConf::read(Some(Path::new(conf)));
+        assert!(read(&conf).unwrap().map("node1").is_ok(), "beside slurm.conf");
+        assert!(read("/nowhere/slurm.conf").is_err());
+    }
+
+    #[test]
+    fn a_node_whose_gpus_are_given_out_in_shares_is_known() {
+        // dsx-ai-factory/fleet-intelligence-agent#258 (SH-02): several jobs on one device.
+        let table = [
+            ("AutoDetect=nvml\nName=shard Count=8\n", true),
+            ("NodeName=n[1-2] Name=MPS Count=100 File=/dev/nvidia0\n", true),
+            ("NodeName=n[2-3] Name=shard Count=8\nName=gpu File=/dev/nvidia0\n", false),
+            ("Name=shard Count=8 DmemRegion=off\n", true),
+            ("# Name=shard\nName=gpu Type=shard File=/dev/nvidia0\n", false),
+            ("", false),
+        ];
+        for (text, want) in table {
+            let conf = GresConf { file: PathBuf::new(), text: text.to_owned() };
+            assert_eq!(conf.shares("n1"), want, "{text}");
+        }
     }
 }

@@ -124,9 +124,12 @@ fn start() -> Result<Lab, NoLab> {
         "--interval",
         INTERVAL_S,
     ];
-    let suite = std::env::var("GPU_REAPER_SUITE").unwrap_or_default();
-    if !suite.is_empty() {
-        up.extend(["--suite", &suite]);
+    let wish = |name| std::env::var(name).unwrap_or_default();
+    let (suite, cgroup) = (wish("GPU_REAPER_SUITE"), wish("GPU_REAPER_CGROUP"));
+    for (option, value) in [("--suite", &suite), ("--cgroup", &cgroup)] {
+        if !value.is_empty() {
+            up.extend([option, value]);
+        }
     }
     let output = lab.tool(&up);
     if !output.status.success() {

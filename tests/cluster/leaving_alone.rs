@@ -52,6 +52,12 @@ fn a_suspended_job_is_not_judged() {
     let before = node.standing();
     assert!(before.squeue.contains("SUSPENDED"), "{before:?}");
     never_touched(&node, &job, &before, NOT_JUDGED, "frozen");
+
+    // It goes on: a window of its own before anything is said.
+    node.slurm(&["scontrol", "resume", &job.id.to_string()]);
+    node.wait_for_runs(2);
+    assert_eq!(node.ledger().findings(job.id), 0);
+    node.wait_until("it is found", || node.ledger().done(job.id, "alert").is_some());
 }
 
 #[test]

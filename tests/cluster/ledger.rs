@@ -89,9 +89,22 @@ impl Ledger {
         self.count(&format!("SELECT count(*) FROM sample WHERE job_run = {registration}"))
     }
 
+    /// The registration to which the newest reading of a process on a GPU gives it; `None`: to none.
+    pub fn registration_of_process(&self, pid: u32) -> Option<i64> {
+        let sql =
+            format!("SELECT coalesce(job_run, 0) FROM proc WHERE pid = {pid} ORDER BY run DESC LIMIT 1");
+        Some(self.count(&sql)).filter(|id| *id > 0)
+    }
+
     /// Findings about a job so far, whatever became of them.
     pub fn findings(&self, job: u32) -> i64 {
         self.count(&format!("SELECT count(*) FROM finding WHERE job_id = {job}"))
+    }
+
+    /// Runs that measured a registration's CPU time, and whether its processes are frozen.
+    pub fn looks_beside(&self, registration: i64) -> i64 {
+        let measured = "cpu_ms IS NOT NULL AND frozen IS NOT NULL";
+        self.count(&format!("SELECT count(*) FROM job_sample WHERE job_run = {registration} AND {measured}"))
     }
 
     /// Case files of a job.

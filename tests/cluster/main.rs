@@ -4,7 +4,8 @@
 //! so many more runs, and sinfo and squeue as before.
 //!
 //! Needs root and mount namespaces; elsewhere the tests say so and pass, unless GPU_REAPER_REQUIRE_CLUSTER=1.
-//! GPU_REAPER_PROGRAM names another build to test; GPU_REAPER_SUITE another Debian suite, hence Slurm version.
+//! GPU_REAPER_PROGRAM names another build to test; GPU_REAPER_SUITE another Debian suite, hence Slurm version;
+//! GPU_REAPER_CGROUP the hierarchy, `v1` or `v2`: `sid` with `v2` is a Slurm whose job cgroups are named by SLUID.
 
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
@@ -21,3 +22,4 @@ mod driver;
 mod finding;
 mod leaving_alone;
 mod outage;
+mod whose;
