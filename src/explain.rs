@@ -154,7 +154,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
             &asked.now.boot_id,
             everything,
             node_units,
-            &mut |seen| policy::is_work(seen, &rules.thresholds),
+            &mut |seen| policy::settles(seen, &rules.thresholds),
             true,
         )?
         .pop()

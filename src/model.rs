@@ -215,6 +215,33 @@ impl<P> Readings<P> {
     }
 }
 
+impl Readings {
+    /// The same with its processes counted, as the rules see them.
+    pub fn counted(&self) -> Observation {
+        let count = |list: &Vec<GpuProcess>| {
+            let graphics = list.iter().filter(|p| p.kind == ProcessKind::Graphics).count() as u32;
+            ProcessCount { compute: list.len() as u32 - graphics, graphics }
+        };
+        Readings {
+            sm_util: self.sm_util,
+            mem_util: self.mem_util,
+            sm_peak: self.sm_peak,
+            mem_peak: self.mem_peak,
+            memory: self.memory,
+            power: self.power,
+            power_limit: self.power_limit,
+            energy: self.energy,
+            sm_clock: self.sm_clock,
+            sm_clock_max: self.sm_clock_max,
+            temperature: self.temperature,
+            clocks_event: self.clocks_event,
+            mig: self.mig,
+            processes: self.processes.as_ref().map(count),
+            fields: self.fields.clone(),
+        }
+    }
+}
+
 /// One unit, read once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitSample {
@@ -470,6 +497,9 @@ pub struct JobSample {
     pub read_bytes: Reading<u64>,
     /// Memory of its cgroup that is in use and not only cached file pages, bytes; a level, not a sum.
     pub working_set_bytes: Reading<u64>,
+    /// How many processes hold the device files of its units open, by /proc: asked only when the driver lists none
+    /// and the units are about to be called idle. Not asked otherwise.
+    pub holders: Reading<u32>,
 }
 
 impl JobSample {
@@ -481,6 +511,7 @@ impl JobSample {
             written_bytes: Reading::Absent(why),
             read_bytes: Reading::Absent(why),
             working_set_bytes: Reading::Absent(why),
+            holders: Reading::Absent(why),
         }
     }
 }

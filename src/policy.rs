@@ -78,8 +78,10 @@ pub struct Rules {
 }
 
 pub mod attribution;
+pub mod floor;
 pub mod guard;
 mod host_activity;
+pub mod interval;
 pub mod judge;
 pub mod level;
 pub mod signature;
@@ -88,7 +90,7 @@ pub mod window;
 
 pub use guard::{Guard, GuardReport};
 pub use judge::{Assessment, Finding, Judgement, Scope, judge};
-pub use level::{Level, is_work};
+pub use level::{Level, is_work, settles};
 pub use signature::Signature;
 pub use stage::{Circumstances, Step, escalate};
 pub use window::Evidence;

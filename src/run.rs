@@ -3,6 +3,7 @@
 
 pub mod cases;
 pub mod eyes;
+mod learn;
 pub mod machine;
 pub mod questions;
 pub mod release;
@@ -164,10 +165,11 @@ fn under_lock(
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
     snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
+    learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
-        case.settle(setting, run, eyes, &mut ledger, lock)?;
+        case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;

@@ -7,7 +7,7 @@ use super::reason::PREFIX;
 use crate::model::{GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
-use crate::policy::{Finding, Rules, level};
+use crate::policy::{Finding, Level, Rules, level};
 use crate::reading::Reading;
 use crate::slurm::{Answer, Listed, NodeStatus};
 
@@ -107,13 +107,16 @@ impl Look<'_> {
             let Some(seen) = seen else {
                 return Err(format!("GPU {} is no longer listed", unit.index));
             };
-            match level::peak(seen.readings.sm_util, &seen.readings.sm_peak) {
-                Reading::Measured(peak) if peak.get() < self.rules.thresholds.util_pct => {}
-                Reading::Measured(peak) => {
-                    return Err(format!("GPU {} works again: {peak}", unit.index));
-                }
-                Reading::Absent(why) => {
+            let shows = finding.signature.look();
+            match level::at_a_glance(&seen.readings, &self.rules.thresholds) {
+                level if shows.keeps(level) => {}
+                Level::Unreadable(why) => {
                     return Err(format!("GPU {} not readable: {}", unit.index, why.words()));
+                }
+                _ => {
+                    let peak = level::peak(seen.readings.sm_util, &seen.readings.sm_peak);
+                    let peak = peak.measured().map_or("0 %".to_owned(), |p| p.to_string());
+                    return Err(format!("GPU {} works again: {peak}", unit.index));
                 }
             }
         }

@@ -69,6 +69,7 @@ pub fn page(told: &Told) -> Value {
         "scope": finding.map(|f| f.scope.word()),
         "guards": told.assessment.guards,
         "units": units(told),
+        "host": told.history.ticks.last().map(|tick| beside(&tick.job)),
         "actions": told.actions,
         "done": done_words(&told.actions),
         "withheld": told.withheld_pairs().iter().map(|(asked, because)| json!({ "asked": asked, "because": because })).collect::<Vec<_>>(),
@@ -79,6 +80,8 @@ pub fn page(told: &Told) -> Value {
         page["established"] = json!(f.established_wall(&told.now).rfc3339());
         page["wasted_gpu_hours"] = json!(f.wasted().hours());
         page["most"] = json!(f.cap);
+        let rule = f.signature.rule();
+        page["rule"] = json!({ "inputs": rule.inputs, "breaches_if": rule.breaches_if, "most": rule.most });
     }
     page
 }
@@ -106,6 +109,28 @@ fn observation(o: &Observation) -> Value {
         "clocks_event": o.clocks_event,
         "mig": o.mig,
         "compute_processes": o.processes.map(|p| p.compute),
+        "fields": fields(&o.fields),
+    })
+}
+
+/// Counters, states and GPM's activity, by name.
+fn fields(fields: &Fields) -> Value {
+    Field::ALL
+        .iter()
+        .map(|f| (f.word().to_owned(), json!(fields.get(*f))))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// What the job's processes did beside its GPUs, as the newest run saw it: sums since they began, and levels.
+fn beside(job: &JobSample) -> Value {
+    json!({
+        "cpu_ms": job.cpu_ms,
+        "written_bytes": job.written_bytes,
+        "read_bytes": job.read_bytes,
+        "working_set_bytes": job.working_set_bytes,
+        "frozen": job.frozen,
+        "holders": job.holders,
     })
 }
 

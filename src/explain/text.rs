@@ -2,9 +2,9 @@
 
 use super::{Answer, Told};
 use crate::model::*;
-use crate::policy::{Judgement, level};
-use crate::reading::Reading;
-use crate::units::human_ms;
+use crate::policy::{Judgement, Level, interval, level};
+use crate::reading::{Absence, Reading};
+use crate::units::{MemoryBytes, human_ms};
 use std::fmt::Write;
 
 /// Text of a user's choice on a terminal.
@@ -61,9 +61,16 @@ pub fn page(told: &Told) -> String {
             .as_ref()
             .map_or(String::new(), |(guard, why)| format!(" (`{}`: {why})", guard.word()));
         let _ = writeln!(out, "may ask   {} at most{by}", f.cap);
+        let rule = f.signature.rule();
+        let _ = writeln!(
+            out,
+            "rule      {}: {} (reads {}; asks for {})",
+            f.signature, rule.breaches_if, rule.inputs, rule.most
+        );
     }
     guards(&mut out, told);
     units(&mut out, told);
+    beside(&mut out, told);
     deeds(&mut out, told);
     out
 }
@@ -131,11 +138,41 @@ fn units(out: &mut String, told: &Told) {
             human_ms(unit.quiet_ms)
         );
         let _ = writeln!(out, "        {}", readings(seen));
-        let _ = writeln!(out, "        {}", timeline(told, u));
+        let _ = writeln!(out, "        {}", counted(told, u));
+        let _ = writeln!(out, "        {}", timeline(told, u, &unit.levels));
     }
     let _ = writeln!(
         out,
-        "        oldest left, newest right: # busy  : low  . zero  ~ spin-shaped  ? not readable  | a hole"
+        "        oldest left, newest right: # busy  : low  . zero  ~ spin-shaped  ! throttled  ? not readable  | a hole"
+    );
+}
+
+/// What the job's processes did beside their GPUs, since the oldest sample kept of the last hour.
+fn beside(out: &mut String, told: &Told) {
+    let ticks = &told.history.ticks;
+    let Some(now) = ticks.last() else { return };
+    let Some(then) = ticks.iter().find(|tick| now.at.since_ms(tick.at) <= 3_600_000) else { return };
+    let seconds = now.at.since_ms(then.at) as f64 / 1000.0;
+    let rate = |from: Reading<u64>, to: Reading<u64>, unit: f64| -> String {
+        let rise = from.and_then(|from| {
+            to.and_then(|to| {
+                to.checked_sub(from).map_or(Reading::Absent(Absence::CounterReset), Reading::Measured)
+            })
+        });
+        or_why(&rise, |n| {
+            if seconds > 0.0 { format!("{:.1}", *n as f64 / seconds / unit) } else { "?".to_owned() }
+        })
+    };
+    let mib = 1_048_576.0;
+    let _ = writeln!(
+        out,
+        "host      over {}: cores {}; MiB/s written {}, read {}; working set {}; frozen {}",
+        human_ms((seconds * 1000.0) as i64),
+        rate(then.job.cpu_ms, now.job.cpu_ms, 1000.0),
+        rate(then.job.written_bytes, now.job.written_bytes, mib),
+        rate(then.job.read_bytes, now.job.read_bytes, mib),
+        or_why(&now.job.working_set_bytes, |n| MemoryBytes(*n).human()),
+        or_why(&now.job.frozen, |f| if *f { "yes" } else { "no" }.to_owned()),
     );
 }
 
@@ -157,31 +194,53 @@ fn readings(seen: &Observation) -> String {
     )
 }
 
-/// At most 64 signs for the newest ticks, a hole wherever two lie further apart than the gap.
-fn timeline(told: &Told, unit: usize) -> String {
+/// What the counters say of the time since the run before.
+fn counted(told: &Told, unit: usize) -> String {
+    let [.., before, now] = &told.history.ticks[..] else { return "no interval yet".to_owned() };
+    let (then, at) = (before.moment(unit), now.moment(unit));
+    let fields = &now.units[unit].fields;
+    format!(
+        "since the run before: mean power {}; slowed {}; traffic {}; GPM SM {}",
+        or_why(&interval::mean_power(then, at), |p| p.watts()),
+        or_why(&interval::slowed_permille(then, at), |n| format!("{}.{} %", n / 10, n % 10)),
+        or_why(&interval::traffic(then, at), |moved| if *moved { "yes" } else { "none" }.to_owned()),
+        or_why(&fields.get(Field::GpmSmActive), |n| format!("{}.{:02} %", n / 100, n % 100)),
+    )
+}
+
+/// At most 64 signs for the newest ticks, as they were judged; a hole wherever two lie further apart than the gap.
+fn timeline(told: &Told, unit: usize, levels: &[Level]) -> String {
     const WIDTH: usize = 64;
     let ticks = &told.history.ticks;
     let gap_ms = told.assessment.limits.as_ref().map_or(i64::MAX, |l| l.gap_ms);
-    let newest = &ticks[ticks.len().saturating_sub(WIDTH)..];
+    let first = ticks.len().saturating_sub(WIDTH);
     let mut line = String::new();
-    for (t, tick) in newest.iter().enumerate() {
-        if t > 0 && tick.at.since_ms(newest[t - 1].at) > gap_ms {
+    for (t, tick) in ticks.iter().enumerate().skip(first) {
+        if t > first && tick.at.since_ms(ticks[t - 1].at) > gap_ms {
             line.push('|');
         }
-        line.push(sign(&tick.units[unit]));
+        line.push(levels.get(t).map_or_else(|| unjudged_sign(&tick.units[unit]), |level| sign(*level)));
     }
     line
 }
 
-fn sign(seen: &Observation) -> char {
+fn sign(level: Level) -> char {
+    match level {
+        Level::Zero => '.',
+        Level::Low => ':',
+        Level::Busy => '#',
+        Level::Spin => '~',
+        Level::Throttled => '!',
+        Level::Unreadable(_) => '?',
+    }
+}
+
+/// Where nothing was weighed, at least whether something was read.
+fn unjudged_sign(seen: &Observation) -> char {
     match level::peak(seen.sm_util, &seen.sm_peak) {
         Reading::Absent(_) => '?',
         Reading::Measured(p) if p.get() == 0 => '.',
-        Reading::Measured(p) if p.get() < 15 => ':',
-        Reading::Measured(p) if p.get() >= 95 && seen.mem_util.measured().is_some_and(|m| m.get() <= 1) => {
-            '~'
-        }
-        Reading::Measured(_) => '#',
+        Reading::Measured(_) => '+',
     }
 }
 

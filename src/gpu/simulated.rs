@@ -29,6 +29,12 @@ pub struct Phase {
     pub drawn: Milliwatts,
     /// Compute processes on each of these GPUs.
     pub processes: Reading<u32>,
+    /// SM clock, where it is not the usual one at work or at rest.
+    pub sm_clock: Option<Megahertz>,
+    /// Clocks-event reasons.
+    pub clocks_event: ClocksEventMask,
+    /// What the driver wants done to the card; 0: nothing.
+    pub recovery_action: u64,
     /// The card fails at its handle.
     pub lost: Option<Absence>,
     /// The driver does not list the card.
@@ -136,9 +142,10 @@ impl Simulated<'_> {
         let line = self.timeline;
         let memory =
             phase.memory.map(|used| Memory { used, total: line.memory_total, excludes_reserved: true });
-        let clock = phase.sm_util.map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
+        let usual = phase.sm_util.map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
+        let fields = Fields::absent(Absence::NotSupported);
         Readings {
-            fields: Fields::absent(Absence::NotSupported),
+            fields: fields.with(Field::RecoveryAction, Reading::Measured(phase.recovery_action)),
             sm_util: phase.sm_util,
             mem_util: phase.mem_util,
             sm_peak: phase.sm_peak,
@@ -147,10 +154,10 @@ impl Simulated<'_> {
             power: phase.power,
             power_limit: Reading::Measured(line.power_limit),
             energy: line.energy_at(minor, self.at_ms),
-            sm_clock: clock,
+            sm_clock: phase.sm_clock.map_or(usual, Reading::Measured),
             sm_clock_max: Reading::Measured(Megahertz(1980)),
             temperature: Reading::Measured(Celsius(41)),
-            clocks_event: Reading::Measured(ClocksEventMask(0)),
+            clocks_event: Reading::Measured(phase.clocks_event),
             mig: line.mig,
             processes: phase.processes.map(|n| (0..n).map(|k| process(minor, k)).collect()),
         }

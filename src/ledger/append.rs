@@ -65,6 +65,21 @@ pub struct NewRun<'a> {
 }
 
 impl Ledger {
+    /// Writes down who held a job's device files open in this run, which is asked only after its samples were kept.
+    pub fn keep_holders(
+        &mut self,
+        run: RunId,
+        job: JobRunId,
+        holders: &Reading<u32>,
+    ) -> Result<(), LedgerError> {
+        self.write("keep who holds the device files", |tx| {
+            let mut cells = Cells::new();
+            cells.pair(holders, |n| Some(i64::from(*n))).int(run.0).int(job.0);
+            let sql = "UPDATE job_sample SET holders = ?, holders_absent = ? WHERE run = ? AND job_run = ?";
+            cells.execute(&mut tx.prepare(sql)?).map(|_| ())
+        })
+    }
+
     /// Appends a run, prunes what is old, and keeps the cadence, in one transaction.
     ///
     /// A unit known on this boot that the driver does not list gets a row of absent readings, so that a lost
@@ -165,7 +180,7 @@ fn owner(open: &BTreeSet<i64>, run: Option<JobRunId>) -> Option<i64> {
     run.map(|r| r.0).filter(|id| open.contains(id))
 }
 
-/// One row per unit, and its counters: what the report says of the listed ones, and that the others are not.
+/// One row per unit: what the report says of the listed ones, and that the others are not.
 fn insert_samples(
     tx: &Transaction,
     run: RunId,
@@ -178,7 +193,6 @@ fn insert_samples(
     // every page of a table that has a trigger before each row, to undo that row alone.
     let blanks = blanks(sample::FIRST_READING + sample::READINGS);
     let mut insert = tx.prepare(&format!("INSERT OR FAIL INTO sample VALUES ({blanks})"))?;
-    let mut counter = tx.prepare("INSERT INTO counter VALUES (?, ?, ?, 0, ?, ?)")?;
     let not_listed = Readings::absent(Absence::NotListed);
     let listed = report
         .units
@@ -192,9 +206,6 @@ fn insert_samples(
         cells.int(run.0).int(row).int_if(owner);
         sample::readings(&mut cells, readings);
         cells.execute(&mut insert)?;
-        cells.int(run.0).int(row).int(sample::ENERGY);
-        sample::energy(&mut cells, &readings.energy);
-        cells.execute(&mut counter)?;
     }
     Ok(())
 }
@@ -241,7 +252,8 @@ fn kind_code(kind: ProcessKind) -> i64 {
 }
 
 fn insert_jobs(tx: &Transaction, run: RunId, new: &NewRun, open: &BTreeSet<i64>) -> rusqlite::Result<()> {
-    let mut insert = tx.prepare("INSERT OR FAIL INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
+    let mut insert =
+        tx.prepare("INSERT OR FAIL INTO job_sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
     let mut activity = tx.prepare(
         "UPDATE job_run SET first_activity_ms = coalesce(first_activity_ms, ?2), last_activity_ms = ?2
          WHERE id = ?1",
@@ -278,13 +290,13 @@ mod tests {
             ("text in a number", "UPDATE sample SET sm_util = 'busy'"),
             ("used beyond total", "UPDATE sample SET mem_used = mem_total + 1"),
             ("a peak without its cover", "UPDATE sample SET sm_peak_covered_ms = NULL"),
-            ("an energy of both kinds", "UPDATE counter SET value_absent = 1"),
-            ("a negative counter", "UPDATE counter SET value = -1"),
+            ("an energy of both kinds", "UPDATE sample SET energy_absent = 1"),
+            ("a negative counter", "UPDATE sample SET energy_mj = -1"),
             ("processes half known", "UPDATE sample SET processes_graphics = NULL"),
             ("an index as a key", "UPDATE unit SET uuid = '0'"),
             (
                 "a job sample without owner",
-                "INSERT INTO job_sample VALUES (1, 9, 0, NULL, 0, NULL, 0, NULL, 0, NULL)",
+                "INSERT INTO job_sample VALUES (1, 9, 0, NULL, 0, NULL, 0, NULL, 0, NULL, 0, NULL, 0, NULL)",
             ),
             ("a run that is neither", "UPDATE run SET outcome = 'fine'"),
             ("killed without a phase", "UPDATE run SET outcome = 'killed'"),
@@ -310,7 +322,7 @@ mod tests {
         brought.append(&mut ledger);
         let why = Absence::Implausible.code();
         assert_eq!(count(&ledger, &format!("sample WHERE mem_absent = {why}")), 1);
-        assert_eq!(count(&ledger, &format!("counter WHERE value_absent = {why}")), 1);
+        assert_eq!(count(&ledger, &format!("sample WHERE energy_absent = {why}")), 1);
         assert_eq!(count(&ledger, "sample WHERE sm_util = 30"), 2);
     }
 

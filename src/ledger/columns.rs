@@ -11,6 +11,7 @@ use rusqlite::{Row, ToSql};
 pub(super) enum Cell<'a> {
     Int(i64),
     Text(&'a str),
+    Bytes(Vec<u8>),
     Nothing,
 }
 
@@ -19,6 +20,7 @@ impl ToSql for Cell<'_> {
         Ok(match self {
             Cell::Int(n) => ToSqlOutput::Owned(Value::Integer(*n)),
             Cell::Text(t) => ToSqlOutput::Borrowed(ValueRef::Text(t.as_bytes())),
+            Cell::Bytes(b) => ToSqlOutput::Borrowed(ValueRef::Blob(b)),
             Cell::Nothing => ToSqlOutput::Owned(Value::Null),
         })
     }
@@ -40,6 +42,11 @@ impl<'a> Cells<'a> {
 
     pub(super) fn text(&mut self, value: &'a str) -> &mut Self {
         self.0.push(Cell::Text(value));
+        self
+    }
+
+    pub(super) fn bytes(&mut self, value: Vec<u8>) -> &mut Self {
+        self.0.push(Cell::Bytes(value));
         self
     }
 
@@ -100,6 +107,7 @@ impl<'a> Cells<'a> {
             let equal = match cell {
                 Cell::Int(n) => stored == ValueRef::Integer(*n),
                 Cell::Text(t) => stored == ValueRef::Text(t.as_bytes()),
+                Cell::Bytes(b) => stored == ValueRef::Blob(b),
                 Cell::Nothing => stored == ValueRef::Null,
             };
             if !equal {
@@ -163,6 +171,13 @@ impl<'r, 's> Cursor<'r, 's> {
             Some(code) if present == 0 => Absent(Absence::from_code(code)),
             _ => Absent(Absence::Implausible),
         })
+    }
+
+    /// Bytes; what are none any more are none.
+    pub(super) fn bytes(&mut self) -> rusqlite::Result<&'r [u8]> {
+        self.at += 1;
+        let stored = self.row.get_ref(self.at - 1)?;
+        Ok(stored.as_blob().unwrap_or_default())
     }
 
     pub(super) fn text_pair(&mut self) -> rusqlite::Result<Reading<String>> {

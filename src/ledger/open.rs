@@ -143,21 +143,24 @@ fn connect(
     let told = |e| LedgerError::of(path, "open", e);
     let mut conn = Connection::open_with_flags(path, flags(true)).map_err(told)?;
     settle(&mut conn, opening.wait).map_err(told)?;
-    let pages = opening.max_bytes.div_ceil(PAGE_BYTES).max(64);
     conn.execute_batch("PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;").map_err(told)?;
+    let ceiling = format!("PRAGMA max_page_count = {};", opening.max_bytes.div_ceil(PAGE_BYTES).max(64));
+    let ready = |conn: &Connection| {
+        conn.execute_batch(&ceiling).map_err(told)?;
+        meta(conn, path)
+    };
     // The usual open has nothing to migrate, writes nothing, and takes the lock once for all that it reads.
     let reading = conn.unchecked_transaction().map_err(told)?;
-    conn.execute_batch(&format!("PRAGMA max_page_count = {pages};")).map_err(told)?;
-    let usual = match version(&conn, path)? {
-        current if current == MIGRATIONS.len() => Some(meta(&conn, path)?),
-        _ => None,
-    };
-    drop(reading);
-    if let Some(meta) = usual {
+    if version(&conn, path)? == MIGRATIONS.len() {
+        let meta = ready(&conn)?;
+        drop(reading);
         return Ok((conn, meta));
     }
+    drop(reading);
+    // Without the ceiling: a table that is built anew stands twice for a moment, and a ledger that is nearly full
+    // could never be migrated.
     migrate(&mut conn, node, now).map_err(|e| LedgerError::of(path, "create tables", e))?;
-    let meta = meta(&conn, path)?;
+    let meta = ready(&conn)?;
     Ok((conn, meta))
 }
 

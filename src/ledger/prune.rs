@@ -20,7 +20,7 @@ const MOST_FILES: i64 = 200;
 /// How long things are kept, and how large the file may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// Samples, counters and processes.
+    /// Samples and processes.
     pub samples_ms: i64,
     /// Archived samples of ended job runs, and the rows of runs.
     pub archive_ms: i64,
@@ -96,18 +96,13 @@ fn thin(tx: &Transaction, after: i64, run: i64) -> rusqlite::Result<()> {
         );
         tx.execute(&sql, [after, run])?;
     }
-    let sql = format!(
-        "DELETE FROM counter WHERE {aged} AND NOT EXISTS
-             (SELECT 1 FROM sample s WHERE s.run = counter.run AND s.unit = counter.unit)"
-    );
-    tx.execute(&sql, [after, run])?;
     tx.execute(&format!("DELETE FROM proc WHERE {aged}"), [after, run])?;
     tx.execute("UPDATE meta SET thinned_run = ?1", [run])?;
     Ok(())
 }
 
 fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
-    for table in ["sample", "counter", "proc", "job_sample"] {
+    for table in ["sample", "proc", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
     }
     // The newest row stays: by it the next number is told, and no number returns.

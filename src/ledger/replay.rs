@@ -4,12 +4,13 @@
 
 use super::columns::Cursor;
 use super::jobs::known;
+use super::learnt::Known;
 use super::sample;
 use super::{Boot, Ledger, LedgerError, actions};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::{BootMs, Millijoules, NvmlIndex, UnitUuid, WallMs};
+use crate::units::{BootMs, NvmlIndex, UnitUuid, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement};
 use std::collections::BTreeMap;
 
@@ -27,6 +28,8 @@ struct Growing {
     asked: JobAsked,
     /// By unit row: its place among the job's units.
     places: BTreeMap<i64, usize>,
+    /// What each of its units was learnt to draw at rest.
+    floors: Vec<LearntFloors>,
     /// Which of its units have been seen to be decided.
     decided: Vec<bool>,
     /// Whether the job run is over: runs after its last tick are not its own.
@@ -55,7 +58,6 @@ struct Depth<'a> {
 struct Reader<'c> {
     jobs: Statement<'c>,
     samples: Statement<'c>,
-    energies: Statement<'c>,
 }
 
 /// The runs of a boot, newest first.
@@ -68,17 +70,7 @@ impl Reader<'_> {
         Ok(Reader {
             jobs: conn.prepare("SELECT * FROM job_sample WHERE run = ?1 AND job_run = ?2")?,
             samples: conn.prepare("SELECT * FROM sample WHERE run = ?1 AND job_run NOTNULL")?,
-            energies: conn.prepare(
-                "SELECT unit, value, value_absent FROM counter WHERE run = ?1 AND kind = ?2 AND scope = 0
-                 ORDER BY unit",
-            )?,
         })
-    }
-
-    /// The energy of each unit in one run, in the units' order.
-    fn energies(&mut self, run: RunId) -> rusqlite::Result<Vec<(i64, Reading<Millijoules>)>> {
-        let energy = |row: &Row| Ok((row.get(0)?, sample::energy_from(&mut Cursor::from(row, 1))?));
-        self.energies.query_map((run.0, sample::ENERGY), energy)?.collect()
     }
 }
 
@@ -137,7 +129,7 @@ fn unit_ref(row: &Row) -> rusqlite::Result<UnitRef> {
 }
 
 fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result<Vec<Growing>> {
-    let mut row = conn.prepare("SELECT id FROM unit WHERE uuid = ?1")?;
+    let mut row = Known::statement(conn)?;
     let mut open = conn.prepare("SELECT 1 FROM job_run WHERE id = ?1 AND closed_how IS NULL")?;
     let mut growing = Vec::with_capacity(jobs.len());
     for asked in jobs {
@@ -148,14 +140,16 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
             Measured(units) if wanted => units.as_slice(),
             _ => &[],
         };
+        let mut floors = vec![LearntFloors::none(); units.len()];
         for (place, unit) in units.iter().enumerate() {
-            if let Some(id) = row.query_row([unit.uuid.as_str()], |r| r.get(0)).optional()? {
-                places.insert(id, place);
+            if let Some(known) = Known::of(&mut row, &unit.uuid)? {
+                places.insert(known.id, place);
+                floors[place] = known.floors;
             }
         }
         // A unit that was never recorded cannot be decided: the whole history is read.
         let decided = vec![false; units.len()];
-        growing.push(Growing { asked, places, decided, over, ticks: Vec::new() });
+        growing.push(Growing { asked, places, floors, decided, over, ticks: Vec::new() });
     }
     Ok(growing)
 }
@@ -213,7 +207,6 @@ fn takes(history: &Growing, run: RunId, at: BootMs, full: bool) -> bool {
 /// The samples of one run.
 fn take(row: &Row, growing: &mut [Growing], reader: &mut Reader, depth: &mut Depth) -> rusqlite::Result<()> {
     let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
-    let energies = reader.energies(run)?;
     let mut samples = reader.samples.query([run.0])?;
     while let Some(sample) = samples.next()? {
         let (unit, owner): (i64, i64) = (sample.get(1)?, sample.get(2)?);
@@ -227,10 +220,7 @@ fn take(row: &Row, growing: &mut [Growing], reader: &mut Reader, depth: &mut Dep
         if history.newest() != Some(run) {
             open_tick(row, history, &mut reader.jobs, Absence::NotRecorded)?;
         }
-        let energy = energies
-            .binary_search_by_key(&unit, |(unit, _)| *unit)
-            .map_or(Absent(Absence::NotRecorded), |at| energies[at].1);
-        let observation = sample::observation(&mut Cursor::from(sample, sample::FIRST_READING), energy)?;
+        let observation = sample::observation(&mut Cursor::from(sample, sample::FIRST_READING))?;
         if !history.decided[place] {
             history.decided[place] = (depth.enough)(&observation);
         }
@@ -277,7 +267,7 @@ fn histories(
             node_units,
             ticks: g.ticks,
             open_finding: None,
-            floors: Vec::new(),
+            floors: g.floors,
         })
     };
     growing.into_iter().map(finish).collect()
@@ -322,7 +312,7 @@ mod tests {
         assert_eq!(tick.job, brought.jobs[0].sample);
         let seen = &brought.report.units[1].readings;
         let want = Observation {
-            fields: Fields::absent(Absence::NotRecorded),
+            fields: seen.fields.clone(),
             sm_util: seen.sm_util,
             mem_util: seen.mem_util,
             sm_peak: seen.sm_peak,

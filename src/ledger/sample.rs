@@ -5,19 +5,15 @@ use super::columns::{Cells, Cursor, fits, large, small};
 use crate::model::{
     Fields, JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings,
 };
-use crate::reading::{Absence, Reading};
 use crate::units::*;
 
 /// Where a unit's readings begin in a row of `sample`: after run, unit and job run.
 pub(super) const FIRST_READING: usize = 3;
 /// How many columns they have, in the table's order, which is that of [`readings`] and [`observation`]: whole rows
 /// are written and read, since naming a column costs SQLite more than reading it.
-pub(super) const READINGS: usize = 31;
+pub(super) const READINGS: usize = 34;
 
-/// The kind of an energy in `counter`.
-pub(super) const ENERGY: i64 = 1;
-
-/// Writes a unit's readings; energy is a counter and has a table of its own.
+/// Writes a unit's readings.
 pub(super) fn readings(cells: &mut Cells, r: &Readings) {
     let percent = |p: &Percent| Some(i64::from(p.get()));
     let peak = |p: &Peak| Some([i64::from(p.percent.get()), i64::from(p.covered_ms)]);
@@ -29,6 +25,7 @@ pub(super) fn readings(cells: &mut Cells, r: &Readings) {
         .group(&r.memory, memory_columns)
         .pair(&r.power, |p| fits(p.0))
         .pair(&r.power_limit, |p| fits(p.0))
+        .pair(&r.energy, |e| fits(e.0))
         .pair(&r.sm_clock, |c| Some(i64::from(c.0)))
         .pair(&r.sm_clock_max, |c| Some(i64::from(c.0)))
         .pair(&r.temperature, |t| Some(i64::from(t.0)))
@@ -40,7 +37,8 @@ pub(super) fn readings(cells: &mut Cells, r: &Readings) {
             let all = fits(list.len() as u64)?;
             let graphics = fits(graphics as u64)?;
             Some([all - graphics, graphics])
-        });
+        })
+        .bytes(r.fields.pack());
 }
 
 fn memory_columns(m: &Memory) -> Option<[i64; 3]> {
@@ -59,13 +57,11 @@ fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
     })
 }
 
-/// Reads readings from the cursor's place on; energy, a counter, was read before.
-pub(super) fn observation(c: &mut Cursor, energy: Reading<Millijoules>) -> rusqlite::Result<Observation> {
+/// Reads readings from the cursor's place on.
+pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
     let percent = |n| small(n).and_then(Percent::new);
     let peak = |[p, ms]: [i64; 2]| Some(Peak { percent: percent(p)?, covered_ms: small(ms)? });
     Ok(Observation {
-        fields: Fields::absent(Absence::NotRecorded),
-        energy,
         sm_util: c.pair(percent)?,
         mem_util: c.pair(percent)?,
         sm_peak: c.group(peak)?,
@@ -73,6 +69,7 @@ pub(super) fn observation(c: &mut Cursor, energy: Reading<Millijoules>) -> rusql
         memory: c.group(memory)?,
         power: c.pair(|n| large(n).map(Milliwatts))?,
         power_limit: c.pair(|n| large(n).map(Milliwatts))?,
+        energy: c.pair(|n| large(n).map(Millijoules))?,
         sm_clock: c.pair(|n| small(n).map(Megahertz))?,
         sm_clock_max: c.pair(|n| small(n).map(Megahertz))?,
         temperature: c.pair(|n| small(n).map(Celsius))?,
@@ -85,6 +82,7 @@ pub(super) fn observation(c: &mut Cursor, energy: Reading<Millijoules>) -> rusql
         processes: c.group(|[compute, graphics]| {
             Some(ProcessCount { compute: small(compute)?, graphics: small(graphics)? })
         })?,
+        fields: Fields::packed(c.bytes()?),
     })
 }
 
@@ -94,7 +92,9 @@ pub(super) fn job_readings(cells: &mut Cells, s: &JobSample) {
         .pair(&s.frozen, |f| Some(i64::from(*f)))
         .pair(&s.cpu_ms, |n| fits(*n))
         .pair(&s.written_bytes, |n| fits(*n))
-        .pair(&s.read_bytes, |n| fits(*n));
+        .pair(&s.read_bytes, |n| fits(*n))
+        .pair(&s.working_set_bytes, |n| fits(*n))
+        .pair(&s.holders, |n| Some(i64::from(*n)));
 }
 
 /// Reads a job's readings from the cursor's place on.
@@ -109,16 +109,7 @@ pub(super) fn job_sample(c: &mut Cursor) -> rusqlite::Result<JobSample> {
         cpu_ms: c.pair(large)?,
         written_bytes: c.pair(large)?,
         read_bytes: c.pair(large)?,
-        working_set_bytes: Reading::Absent(Absence::NotRecorded),
+        working_set_bytes: c.pair(large)?,
+        holders: c.pair(small)?,
     })
-}
-
-/// Energy as a counter's value.
-pub(super) fn energy(cells: &mut Cells, energy: &Reading<Millijoules>) {
-    cells.pair(energy, |e| fits(e.0));
-}
-
-/// Reads it back.
-pub(super) fn energy_from(c: &mut Cursor) -> rusqlite::Result<Reading<Millijoules>> {
-    c.pair(|n| large(n).map(Millijoules))
 }

@@ -154,6 +154,7 @@ impl Brought {
         }
         let sample = JobSample {
             working_set_bytes: Absent(Absence::NotRecorded),
+            holders: Absent(Absence::NotAsked),
             frozen: Measured(false),
             cpu_ms: Measured(5),
             written_bytes: Absent(Absence::NoPermission),

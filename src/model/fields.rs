@@ -1,8 +1,10 @@
 //! What the driver says beside the main readings: the cumulative counters, whose differences speak for the whole
 //! time between two runs, a few states, and the activity that GPM measured. Raw numbers, in NVML's units.
 
+mod packed;
+
 use crate::reading::{Absence, Reading};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
@@ -82,23 +84,41 @@ fields! {
 }
 
 /// All fields of one unit in one run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fields(Vec<Reading<u64>>);
+#[derive(Clone, Debug)]
+pub struct Fields(Held);
+
+/// As they were read, or as the ledger holds them: of the thousands of a history the rules look at a few, so a
+/// stored one is taken apart only where it is asked for something.
+#[derive(Clone, Debug)]
+enum Held {
+    Read(Vec<Reading<u64>>),
+    Packed(Box<[u8]>),
+}
 
 impl Fields {
     /// All absent for one reason.
     pub fn absent(why: Absence) -> Fields {
-        Fields(vec![Reading::Absent(why); Field::ALL.len()])
+        Fields(Held::Read(vec![Reading::Absent(why); Field::ALL.len()]))
     }
 
     /// One of them; what an older ledger does not hold was not recorded.
     pub fn get(&self, field: Field) -> Reading<u64> {
-        self.0.get(field as usize).copied().unwrap_or(Reading::Absent(Absence::NotRecorded))
+        match &self.0 {
+            Held::Read(all) => {
+                all.get(field as usize).copied().unwrap_or(Reading::Absent(Absence::NotRecorded))
+            }
+            Held::Packed(bytes) => packed::find(bytes, field as usize),
+        }
     }
 
     /// Writes one down.
     pub fn set(&mut self, field: Field, value: Reading<u64>) {
-        if let Some(place) = self.0.get_mut(field as usize) {
+        if let Held::Packed(_) = self.0 {
+            self.0 = Held::Read(self.all().collect());
+        }
+        if let Held::Read(all) = &mut self.0
+            && let Some(place) = all.get_mut(field as usize)
+        {
             *place = value;
         }
     }
@@ -107,5 +127,45 @@ impl Fields {
     pub fn with(mut self, field: Field, value: Reading<u64>) -> Fields {
         self.set(field, value);
         self
+    }
+
+    /// The ledger's form: field after field, each a varint (seven bits a byte, the lowest first) of its value + 1;
+    /// or 0, then a reason's code, then for how many fields in a row it holds. Ends with the last field that was
+    /// recorded. A value that cannot be counted up by one is implausible.
+    pub fn pack(&self) -> Vec<u8> {
+        match &self.0 {
+            Held::Read(all) => packed::pack(all),
+            Held::Packed(bytes) => bytes.to_vec(),
+        }
+    }
+
+    /// From the ledger's form. What it does not hold was not recorded; from where its bytes make no sense, nothing
+    /// was understood, and no number comes of it.
+    pub fn packed(bytes: &[u8]) -> Fields {
+        Fields(Held::Packed(bytes.into()))
+    }
+
+    fn all(&self) -> impl Iterator<Item = Reading<u64>> {
+        Field::ALL.iter().map(|field| self.get(*field))
+    }
+}
+
+impl PartialEq for Fields {
+    fn eq(&self, other: &Fields) -> bool {
+        self.all().eq(other.all())
+    }
+}
+
+impl Eq for Fields {}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.all())
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Fields, D::Error> {
+        Ok(Fields(Held::Read(Vec::deserialize(d)?)))
     }
 }

@@ -1,15 +1,19 @@
 //! The judgement of one job run from its history: four outcomes, never a bool.
 
+mod finding;
 mod lacking;
+mod particulars;
+
+pub use finding::{Finding, Scope};
 
 use super::guard::{self, Exempt, Guard, GuardReport};
 use super::level::Level;
-use super::signature::{self, Look, Signature};
+use super::signature::{Look, Scene, Signature};
 use super::window::{self, Ended, Evidence, Lacking, Limits, Series, Stretch};
 use super::{Rules, host_activity, level};
 use crate::model::{Cadence, JobHistory, Now, UnitRef, Verdict};
 use crate::reading::{Absence, Reading};
-use crate::units::{BootMs, GpuHours, WallMs, human_ms};
+use crate::units::human_ms;
 
 /// What is said of a job run in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,95 +53,13 @@ impl Judgement {
     }
 }
 
-/// Which of the job's units a finding is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Every unit of the job on this node.
-    Whole,
-    /// Some idle units among busy ones: alert only.
-    Part,
-}
-
-impl Scope {
-    /// The word in JSON and the ledger.
-    pub fn word(self) -> &'static str {
-        match self {
-            Scope::Whole => "whole",
-            Scope::Part => "part",
-        }
-    }
-}
-
-/// A certified breach. Only [`judge`] makes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The look.
-    pub signature: Signature,
-    /// Whole job or part of it.
-    pub scope: Scope,
-    /// The units it is about.
-    pub units: Vec<UnitRef>,
-    /// First sample of the breach.
-    pub since: BootMs,
-    /// The same, for showing.
-    pub since_wall: WallMs,
-    /// The run of that sample.
-    pub since_run: crate::model::RunId,
-    /// Certified time since it was established; the `after` of an alert counts against it.
-    pub established_for_ms: i64,
-    /// Of that, the time since it last could ask for an alert only; the `after` of a drain and of a cancel counts
-    /// against it: hours in which a guard held are no hours of certainty.
-    pub acting_for_ms: i64,
-    /// The most it may ask for.
-    pub cap: Verdict,
-    /// The guard that set the cap, where it lies below what stages may ask.
-    pub capped_by: Option<(Guard, String)>,
-    evidence: Evidence,
-}
-
-impl Finding {
-    /// What it rests on.
-    pub fn evidence(&self) -> &Evidence {
-        &self.evidence
-    }
-
-    /// Units times certified breaching time.
-    pub fn wasted(&self) -> GpuHours {
-        GpuHours::of(self.units.len(), self.evidence.certified_ms())
-    }
-
-    /// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ...": facts before verdicts, and not more than was seen.
-    pub fn facts(&self) -> String {
-        let look = match self.signature {
-            Signature::Hung => "processes resident or memory held, no compute",
-            Signature::Idle => "no process, memory empty, no compute",
-            Signature::Starved => "little compute and never busy",
-            Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
-        };
-        let (quiet, hours) = (human_ms(self.evidence.certified_ms()), self.wasted().hours());
-        let (gpus, scope) = (self.gpus_words(), self.scope.word());
-        format!("{} on {gpus} ({scope}): {look} for {quiet}; {hours:.1} GPU-hours", self.signature)
-    }
-
-    /// Its units by their index of now.
-    pub fn gpus_words(&self) -> String {
-        let list: Vec<String> = self.units.iter().map(|u| u.index.to_string()).collect();
-        format!("GPU {}", list.join(","))
-    }
-
-    /// When it was established, on the wall clock: its first sample plus a window.
-    pub fn established_wall(&self, now: &Now) -> WallMs {
-        WallMs(now.wall.0 - self.established_for_ms)
-    }
-}
-
 /// One unit as judged, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitAssessment {
     /// Which.
     pub unit: UnitRef,
-    /// Its newest level.
-    pub level: Option<Level>,
+    /// Its level at each tick of the history; none where nothing was weighed.
+    pub levels: Vec<Level>,
     /// How long it has stayed below busy, certified.
     pub quiet_ms: i64,
     /// What ended that, looking back.
@@ -157,14 +79,17 @@ pub struct Assessment {
     pub limits: Option<Limits>,
     /// Slurm's answer would matter now (name, QOS, state): a finding stands or an exemption cannot be decided.
     pub wants_details: bool,
+    /// Only /proc could still say whether the units are idle, and it was not asked: ask, and judge again.
+    pub wants_witness: bool,
 }
 
 /// Judges one job run. Pure: the same history, rules, cadence and moment give the same answer.
 pub fn judge(history: &JobHistory, rules: &Rules, cadence: Reading<Cadence>, now: &Now) -> Assessment {
-    let mut bench = Bench { history, rules, now, guards: Vec::new(), units: Vec::new(), limits: None };
+    let mut bench = Bench::new(history, rules, now);
     let judgement = bench.outcome(cadence);
     let wants_details = history.job.details.is_none() && bench.details_matter(&judgement);
-    Assessment { judgement, guards: bench.guards, units: bench.units, limits: bench.limits, wants_details }
+    let Bench { guards, units, limits, wants_witness, .. } = bench;
+    Assessment { judgement, guards, units, limits, wants_details, wants_witness }
 }
 
 /// The table at which one history is judged.
@@ -175,6 +100,7 @@ struct Bench<'a> {
     guards: Vec<GuardReport>,
     units: Vec<UnitAssessment>,
     limits: Option<Limits>,
+    wants_witness: bool,
 }
 
 fn spared(guard: Guard, because: String) -> Judgement {
@@ -185,7 +111,12 @@ fn unjudged(guard: Guard, because: String) -> Judgement {
     Judgement::Unjudged { guard, because }
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    fn new(history: &'a JobHistory, rules: &'a Rules, now: &'a Now) -> Bench<'a> {
+        let (guards, units) = (Vec::new(), Vec::new());
+        Bench { history, rules, now, guards, units, limits: None, wants_witness: false }
+    }
+
     fn note(&mut self, guard: Guard, saw: impl Into<String>, limit: impl Into<String>, held: bool) {
         self.guards.push(GuardReport::new(guard, saw, limit, held));
     }
@@ -246,8 +177,12 @@ impl Bench<'_> {
 
     /// The units by name, for people, also where nothing can be weighed yet.
     fn name_units(&mut self) {
-        let named =
-            |unit: &UnitRef| UnitAssessment { unit: unit.clone(), level: None, quiet_ms: 0, ended: None };
+        let named = |unit: &UnitRef| UnitAssessment {
+            unit: unit.clone(),
+            levels: Vec::new(),
+            quiet_ms: 0,
+            ended: None,
+        };
         self.units = self.history.units.measured().into_iter().flatten().map(named).collect();
     }
 
@@ -282,18 +217,21 @@ impl Bench<'_> {
         let of = |look: Look| -> Vec<Stretch> {
             (0..units.len()).map(|u| series.stretch(u, |l| look.keeps(l))).collect()
         };
-        let looks = Look::ALL.map(|look| (look, of(look)));
-        let [_, (_, dead), (_, quiet)] = &looks;
+        let looks = Look::QUIET.map(|look| (look, of(look)));
+        let [(_, zero), _, (_, quiet)] = &looks;
         self.units.clear();
         for (u, unit) in units.iter().enumerate() {
             self.units.push(UnitAssessment {
                 unit: unit.clone(),
-                level: series.levels.last().map(|l| l[u]),
+                levels: series.levels.iter().map(|l| l[u]).collect(),
                 quiet_ms: series.certified_ms(quiet[u].from),
                 ended: Some(quiet[u].ended.clone()),
             });
         }
         self.evidence_notes(series, quiet, limits);
+        if let Some(throttled) = self.throttled(series, units) {
+            return throttled;
+        }
         let all: Vec<usize> = (0..units.len()).collect();
         for (look, stretches) in &looks {
             let shortest = stretches.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
@@ -302,19 +240,32 @@ impl Bench<'_> {
                 return self.found(series, (units, &all), Scope::Whole, *look, evidence);
             }
         }
-        self.part(series, units, dead).unwrap_or_else(|| self.not_established(series, quiet, units, limits))
+        self.part(series, units, zero).unwrap_or_else(|| self.not_established(series, quiet, units, limits))
     }
 
-    /// Some units dead for a full window among others that work.
-    fn part(&mut self, series: &Series, units: &[UnitRef], dead: &[Stretch]) -> Option<Judgement> {
-        let certified = |u: &usize| window::certify(series, dead[*u].from, self.now.boot).is_ok();
+    /// Units that worked, slowed, for a full window.
+    fn throttled(&mut self, series: &Series, units: &[UnitRef]) -> Option<Judgement> {
+        let from: Vec<usize> =
+            (0..units.len()).map(|u| series.stretch(u, |l| Look::Throttled.keeps(l)).from).collect();
+        let certified = |u: &usize| window::certify(series, from[*u], self.now.boot).is_ok();
+        let slowed: Vec<usize> = (0..units.len()).filter(certified).collect();
+        let shortest = slowed.iter().map(|u| from[*u]).max()?;
+        let evidence = window::certify(series, shortest, self.now.boot).ok()?;
+        let scope = if slowed.len() == units.len() { Scope::Whole } else { Scope::Part };
+        let named: Vec<UnitRef> = slowed.iter().map(|&u| units[u].clone()).collect();
+        Some(self.found(series, (&named, &slowed), scope, Look::Throttled, evidence))
+    }
+
+    /// Some units at zero for a full window among others that work; one that spins is no idle one.
+    fn part(&mut self, series: &Series, units: &[UnitRef], zero: &[Stretch]) -> Option<Judgement> {
+        let certified = |u: &usize| window::certify(series, zero[*u].from, self.now.boot).is_ok();
         let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
         let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
-        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
-        if wasted.is_empty() || !others_work {
+        let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&zero[u]));
+        let from = wasted.iter().map(|&u| zero[u].from).max()?;
+        if !others_work {
             return None;
         }
-        let from = wasted.iter().map(|&u| dead[u].from).max()?;
         let evidence = window::certify(series, from, self.now.boot).ok()?;
         self.note(
             Guard::WholeJob,
@@ -323,9 +274,7 @@ impl Bench<'_> {
             true,
         );
         let named: Vec<UnitRef> = wasted.iter().map(|&u| units[u].clone()).collect();
-        let zero = |&u: &usize| series.stretch(u, |l| Look::Zero.keeps(l)).from <= from;
-        let look = if wasted.iter().all(zero) { Look::Zero } else { Look::Dead };
-        Some(self.found(series, (&named, &wasted), Scope::Part, look, evidence))
+        Some(self.found(series, (&named, &wasted), Scope::Part, Look::Zero, evidence))
     }
 
     fn found(
@@ -337,15 +286,20 @@ impl Bench<'_> {
         evidence: Evidence,
     ) -> Judgement {
         let first = &series.ticks[evidence.since_tick()];
-        let signature = signature::classify(series, &evidence, look, units, &self.rules.thresholds);
-        let window_ms = self.limits.as_ref().map_or(self.rules.thresholds.window_ms, |l| l.window_ms);
+        let thresholds = &self.rules.thresholds;
+        let active = self.was_active(series);
+        let scene = Scene::new(series, units, thresholds, active);
+        let signature = scene.classify(&evidence, look);
+        self.wants_witness |= scene.wants_witness(&evidence, look);
+        let window_ms = self.limits.as_ref().map_or(thresholds.window_ms, |l| l.window_ms);
+        let particulars = particulars::words(&scene, named, signature, &evidence);
         let (cap, capped_by) = self.cap(series, units, scope, signature);
         let (since, since_run) = match evidence.carried() {
             Some(row) => (row.since, row.opened_run),
             None => (first.at, first.run),
         };
-        let established_for_ms = evidence.certified_ms() - window_ms;
-        let clear_for_ms = self.clear_for_ms(series, &evidence, units, window_ms);
+        let established_for_ms = (evidence.certified_ms() - window_ms).max(0);
+        let clear_for_ms = clear_for_ms(&scene, &evidence, look, window_ms);
         Judgement::Breaching(Box::new(Finding {
             signature,
             scope,
@@ -357,20 +311,9 @@ impl Bench<'_> {
             acting_for_ms: established_for_ms.min(clear_for_ms),
             cap,
             capped_by,
+            particulars,
             evidence,
         }))
-    }
-
-    /// Certified time since the last run in which this breach could only be alerted on: its look was not clear
-    /// (then a full window must follow), or the CPUs worked.
-    fn clear_for_ms(&self, series: &Series, evidence: &Evidence, units: &[usize], window_ms: i64) -> i64 {
-        let unclear = signature::last_unclear(series, evidence, units, &self.rules.thresholds)
-            .map_or(i64::MAX, |t| series.certified_ms(t + 1) - window_ms);
-        let works = |t: &usize| {
-            host_activity::over_window(series, *t, units).measured().is_some_and(|activity| activity.works())
-        };
-        let worked = (evidence.since_tick()..series.ticks.len()).rev().find(works);
-        unclear.min(worked.map_or(i64::MAX, |t| series.certified_ms(t))).max(0)
     }
 
     /// The most this finding may ask for, and who says so.
@@ -382,7 +325,7 @@ impl Bench<'_> {
         signature: Signature,
     ) -> (Verdict, Option<(Guard, String)>) {
         let mut capped = None;
-        let most = signature.most();
+        let most = signature.most(self.rules);
         let by_signature = format!("`{signature}` may ask for {most} at most");
         self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
         if most == Verdict::Alert {
@@ -394,7 +337,7 @@ impl Bench<'_> {
         if let Some(because) = self.never_active(series) {
             capped = Some((Guard::Warmup, because));
         }
-        if signature == Signature::Hung
+        if matches!(signature, Signature::Hung | Signature::Spinning)
             && let Some(because) = self.host_activity(series, units)
         {
             capped = Some((Guard::HostActivity, because));
@@ -402,9 +345,14 @@ impl Bench<'_> {
         (if capped.is_some() { Verdict::Alert } else { most }, capped)
     }
 
+    /// Whether this job run has ever been seen at work.
+    fn was_active(&self, series: &Series) -> bool {
+        let works = |l: &Level| matches!(l, Level::Busy | Level::Throttled);
+        self.history.job.first_activity.is_some() || series.levels.iter().flatten().any(works)
+    }
+
     fn never_active(&mut self, series: &Series) -> Option<String> {
-        let active = self.history.job.first_activity.is_some()
-            || series.levels.iter().flatten().any(|l| *l == Level::Busy);
+        let active = self.was_active(series);
         let grace_ms = self.rules.thresholds.first_activity_grace_ms;
         let holds = !active && self.age_ms() < grace_ms;
         holds.then(|| {
@@ -487,4 +435,18 @@ impl Bench<'_> {
             _ => outcome,
         }
     }
+}
+
+/// Certified time since the last run in which this breach could only be alerted on: its look was not clear (then a
+/// full window must follow), or the CPUs worked.
+fn clear_for_ms(scene: &Scene, evidence: &Evidence, look: Look, window_ms: i64) -> i64 {
+    let series = scene.series;
+    let unclear =
+        scene.last_unclear(evidence, look).map_or(i64::MAX, |t| series.certified_ms(t + 1) - window_ms);
+    let works = |t: &usize| {
+        let over_window = host_activity::over_window(series, *t, scene.units);
+        over_window.measured().is_some_and(|activity| activity.works())
+    };
+    let worked = (evidence.since_tick()..series.ticks.len()).rev().find(works);
+    unclear.min(worked.map_or(i64::MAX, |t| series.certified_ms(t))).max(0)
 }

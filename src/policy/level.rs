@@ -1,10 +1,11 @@
-//! What one unit did in one tick, on peaks: zero, low, busy or spin-shaped. An unreadable utilization is a
-//! level of its own, never zero.
+//! What one unit did in one tick, on peaks: zero, low, busy, spin-shaped or throttled. What cannot be read, or is
+//! not to be trusted, is a level of its own, never zero.
 
 use super::Thresholds;
-use crate::model::{Observation, Readings, Tick};
+use super::floor::{Floors, resident, rest_of, well_above};
+use crate::model::{Field, LearntFloors, Observation, Readings, Rest};
 use crate::reading::{Absence, Reading};
-use crate::units::{Milliwatts, Percent};
+use crate::units::{ClocksEventMask, Milliwatts, Percent};
 
 /// A unit at one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,9 @@ pub enum Level {
     /// 95 % or more, memory controller at 1 % or less, mean power below 0.4 of the limit: the look of a
     /// collective that busy-waits (facts: four of four real hangs).
     Spin,
-    /// Utilization is not readable.
+    /// Utilized, and slowed by hardware or heat to less than half its clock and well below its power limit.
+    Throttled,
+    /// Utilization is not readable, or not to be trusted, or the card cannot be used.
     Unreadable(Absence),
 }
 
@@ -26,18 +29,6 @@ pub enum Level {
 const SPIN_UTIL_PCT: u32 = 95;
 /// A spinning kernel hardly touches memory; healthy inference at low watts reads 12 to 23.
 const SPIN_MEM_PCT: u32 = 1;
-
-/// What a card draws at rest: the lowest instant power seen while nothing ran, over the window up to a tick. Older
-/// instants are of another clock state, or of another context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Floors {
-    /// No process on the card.
-    pub empty: Reading<Milliwatts>,
-    /// At least one process resident (a context alone costs 4 to 60 W).
-    pub context: Reading<Milliwatts>,
-    /// Where the process list is unreadable: whichever of the two it was.
-    pub unlisted: Reading<Milliwatts>,
-}
 
 /// The highest utilization seen by instant or ring; absent only where the instant is.
 pub fn peak(instant: Reading<Percent>, ring: &Reading<crate::model::Peak>) -> Reading<Percent> {
@@ -47,8 +38,8 @@ pub fn peak(instant: Reading<Percent>, ring: &Reading<crate::model::Peak>) -> Re
     })
 }
 
-/// Whether these readings alone prove work, whatever came before: replay may stop here. Stricter than
-/// [`Level::Busy`]: what could still be spin-shaped proves nothing.
+/// Whether these readings alone prove work, whatever came before. Stricter than [`Level::Busy`]: what could still
+/// be spin-shaped proves nothing.
 pub fn is_work<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
     let Reading::Measured(util) = peak(read.sm_util, &read.sm_peak) else { return false };
     let memory = peak(read.mem_util, &read.mem_peak);
@@ -56,119 +47,147 @@ pub fn is_work<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
     util.get() >= thresholds.util_pct && (util.get() < SPIN_UTIL_PCT || memory_works)
 }
 
-/// Mean power of one unit over the whole interval between two ticks, from its energy counter.
-///
-/// Absent where either end is, where the driver changed, or where the difference is not plausible
-/// (a counter that went back, or more than 1.5 times the limit).
-pub fn mean_power(before: &Tick, after: &Tick, unit: usize) -> Reading<Milliwatts> {
-    let (a, b) = (&before.units[unit], &after.units[unit]);
-    let (Reading::Measured(from), Reading::Measured(to)) = (a.energy, b.energy) else {
-        return Reading::Absent(b.energy.absence().or(a.energy.absence()).unwrap_or(Absence::NotRecorded));
+/// Whether nothing older can matter once a unit has shown this: it works, and nothing slows it.
+pub fn settles<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
+    is_work(read, thresholds) && !runs_slow(read, read.power)
+}
+
+/// Clock below half of its maximum and power below 0.6 of its limit: the power cap and application clocks look
+/// otherwise (TH-01 was 385 of 1785 MHz at 160 of 400 W).
+fn runs_slow<P>(read: &Readings<P>, power: Reading<Milliwatts>) -> bool {
+    let (Reading::Measured(clock), Reading::Measured(most)) = (read.sm_clock, read.sm_clock_max) else {
+        return false;
     };
-    let elapsed_ms = after.at.since_ms(before.at);
-    if elapsed_ms <= 0 || to < from || before.driver.measured() != after.driver.measured() {
-        return Reading::Absent(Absence::CounterReset);
-    }
-    // mJ per ms is W.
-    let mean = Milliwatts((to.0 - from.0).saturating_mul(1000) / elapsed_ms as u64);
-    match b.power_limit {
-        Reading::Measured(limit) if mean.0 > limit.0 + limit.0 / 2 => Reading::Absent(Absence::Implausible),
-        _ => Reading::Measured(mean),
-    }
-}
-
-/// Well above a floor: a quarter more. Real waits stay within 1.15 of the card's idle-with-context.
-pub fn well_above(mean: Milliwatts, floor: Milliwatts) -> bool {
-    mean.0 > floor.0 + floor.0 / 4
-}
-
-fn resident(seen: &Observation) -> Reading<bool> {
-    seen.processes.map(|count| count.compute > 0)
-}
-
-/// The floors of one unit over these ticks: instants at which it certainly rested.
-pub fn floors(ticks: &[Tick], unit: usize) -> Floors {
-    let none = Reading::Absent(Absence::NoData);
-    let mut floors = Floors { empty: none, context: none, unlisted: none };
-    for seen in ticks.iter().map(|tick| &tick.units[unit]) {
-        let rests = matches!(peak(seen.sm_util, &seen.sm_peak), Reading::Measured(p) if p.get() == 0);
-        let Reading::Measured(power) = seen.power else { continue };
-        if !rests || power.0 == 0 {
-            continue;
-        }
-        let floor = match resident(seen) {
-            Reading::Measured(true) => &mut floors.context,
-            Reading::Measured(false) => &mut floors.empty,
-            Reading::Absent(_) => &mut floors.unlisted,
-        };
-        *floor = match *floor {
-            Reading::Measured(lowest) => Reading::Measured(lowest.min(power)),
-            Reading::Absent(_) => Reading::Measured(power),
-        };
-    }
-    floors
-}
-
-/// The floor that an interval ending in this observation is compared with.
-pub fn floor_at(seen: &Observation, floors: &Floors) -> Reading<Milliwatts> {
-    match (resident(seen), floors.context) {
-        (Reading::Measured(true), context) => context,
-        // A card that has just lost its last process may still rest at the higher floor.
-        (Reading::Measured(false), Reading::Measured(context)) => Reading::Measured(context),
-        (Reading::Measured(false), Reading::Absent(_)) => floors.empty,
-        (Reading::Absent(_), _) => floors.unlisted,
-    }
-}
-
-/// The level of one unit at the tick `at`. `mean` is its mean power since the tick before.
-pub fn level(
-    at: &Tick,
-    unit: usize,
-    mean: Reading<Milliwatts>,
-    floors: &Floors,
-    thresholds: &Thresholds,
-) -> Level {
-    let seen = &at.units[unit];
-    let util = match peak(seen.sm_util, &seen.sm_peak) {
-        Reading::Measured(util) => util.get(),
-        Reading::Absent(why) => {
-            // A ring that shows work is work, also where the instant failed.
-            return match seen.sm_peak {
-                Reading::Measured(ring) if ring.percent.get() >= thresholds.util_pct => Level::Busy,
-                _ => Level::Unreadable(why),
-            };
-        }
+    let (Reading::Measured(power), Reading::Measured(limit)) = (power, read.power_limit) else {
+        return false;
     };
-    if util >= SPIN_UTIL_PCT && spin_shaped(seen, mean) {
-        return Level::Spin;
-    }
-    if util >= thresholds.util_pct || worked_by_energy(seen, mean, floors) {
-        return Level::Busy;
-    }
-    if util == 0 { Level::Zero } else { Level::Low }
+    clock.0.saturating_mul(2) < most.0 && power.0 * 10 < limit.0 * 6
 }
 
-fn spin_shaped(seen: &Observation, mean: Reading<Milliwatts>) -> bool {
-    let memory_rests =
-        matches!(peak(seen.mem_util, &seen.mem_peak), Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
-    let power = match mean {
-        Reading::Measured(mean) => Reading::Measured(mean),
-        Reading::Absent(_) => seen.power,
-    };
-    match (power, seen.power_limit) {
+/// Clocks-event reasons that are no normal operation (nvml.h): hardware slow-down 0x8, software thermal 0x20,
+/// hardware thermal 0x40, hardware power brake 0x80. Bits that are not known mean nothing here.
+const SLOWING: u64 = 0x8 | 0x20 | 0x40 | 0x80;
+
+fn is_slowed(mask: ClocksEventMask) -> bool {
+    mask.0 & SLOWING != 0
+}
+
+/// The level of one instant by itself, where no run before it is known: the look before a deed.
+pub fn at_a_glance<P>(read: &Readings<P>, thresholds: &Thresholds) -> Level {
+    match peak(read.sm_util, &read.sm_peak) {
+        Reading::Absent(why) => Level::Unreadable(why),
+        Reading::Measured(p) if p.get() >= SPIN_UTIL_PCT && is_spin_shaped(read, read.power) => Level::Spin,
+        Reading::Measured(p) if p.get() >= thresholds.util_pct => Level::Busy,
+        Reading::Measured(p) if p.get() > 0 => Level::Low,
+        Reading::Measured(_) => Level::Zero,
+    }
+}
+
+/// The memory controller rests and power is below 0.4 of the limit; no such shape where either cannot be read.
+fn is_spin_shaped<P>(read: &Readings<P>, power: Reading<Milliwatts>) -> bool {
+    let memory = peak(read.mem_util, &read.mem_peak);
+    let memory_rests = matches!(memory, Reading::Measured(m) if m.get() <= SPIN_MEM_PCT);
+    match (power, read.power_limit) {
         (Reading::Measured(power), Reading::Measured(limit)) => memory_rests && power.0 * 10 < limit.0 * 4,
         _ => false,
     }
 }
 
-/// Guard `energy`: an interval whose mean power lies well above the floor with a context was work. Veto only.
-fn worked_by_energy(seen: &Observation, mean: Reading<Milliwatts>, floors: &Floors) -> bool {
-    let floor = match resident(seen) {
-        Reading::Measured(_) => floors.context,
-        Reading::Absent(_) => floors.unlisted,
-    };
-    match (mean, floor) {
-        (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
-        _ => false,
+/// One unit at one tick, with what its counters and floors say.
+#[derive(Clone, Copy)]
+pub struct Glance<'a> {
+    /// What it said.
+    pub seen: &'a Observation,
+    /// Its mean power since the tick before.
+    pub mean: Reading<Milliwatts>,
+    /// Thousandths of that time in which hardware or heat slowed it.
+    pub slowed_permille: Reading<u64>,
+    /// What it drew at rest over the window.
+    pub floors: &'a Floors,
+    /// What it was learnt to draw at rest.
+    pub learnt: LearntFloors,
+}
+
+impl Glance<'_> {
+    /// Mean power of the interval, else the instant's.
+    fn power(&self) -> Reading<Milliwatts> {
+        match self.mean {
+            Reading::Measured(mean) => Reading::Measured(mean),
+            Reading::Absent(_) => self.seen.power,
+        }
     }
+
+    /// The level of this unit at this tick.
+    pub fn level(&self, thresholds: &Thresholds) -> Level {
+        let seen = self.seen;
+        let util = match peak(seen.sm_util, &seen.sm_peak) {
+            Reading::Measured(util) => util.get(),
+            Reading::Absent(why) => {
+                // A ring that shows work is work, also where the instant failed.
+                return match seen.sm_peak {
+                    Reading::Measured(ring) if ring.percent.get() >= thresholds.util_pct => Level::Busy,
+                    _ => Level::Unreadable(why),
+                };
+            }
+        };
+        if is_ghost(seen, thresholds) {
+            return Level::Unreadable(Absence::Implausible);
+        }
+        let utilized = util >= thresholds.util_pct;
+        if utilized && self.is_throttled() {
+            return Level::Throttled;
+        }
+        if util >= SPIN_UTIL_PCT && is_spin_shaped(seen, self.power()) {
+            return Level::Spin;
+        }
+        if utilized || self.worked_by_energy() {
+            return Level::Busy;
+        }
+        // The driver wants this card reset or drained: that nothing runs on it is not the job's doing
+        // (NVIDIA/DCGM#263).
+        if matches!(seen.fields.get(Field::RecoveryAction), Reading::Measured(n) if n > 0) {
+            return Level::Unreadable(Absence::ResetRequired);
+        }
+        if util == 0 { Level::Zero } else { Level::Low }
+    }
+
+    fn is_throttled(&self) -> bool {
+        let now = matches!(self.seen.clocks_event, Reading::Measured(mask) if is_slowed(mask));
+        let long = matches!(self.slowed_permille, Reading::Measured(share) if share >= 500);
+        (now || long) && runs_slow(self.seen, self.power())
+    }
+
+    /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work. Veto only.
+    fn worked_by_energy(&self) -> bool {
+        let window = match resident(self.seen) {
+            Reading::Measured(_) => self.floors.context,
+            Reading::Absent(_) => self.floors.unlisted,
+        };
+        let learnt = match rest_of(self.seen) {
+            Reading::Measured(rest @ (Rest::ContextLow | Rest::ContextHigh)) => self.learnt.get(rest),
+            _ => Reading::Absent(Absence::NotRecorded),
+        };
+        let above = |floor: Reading<Milliwatts>| match (self.mean, floor) {
+            (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
+            _ => false,
+        };
+        above(window) || above(learnt)
+    }
+
+    /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.
+    pub fn rested(&self) -> bool {
+        match (self.mean, super::floor::floor_at(self.seen, self.floors)) {
+            (Reading::Measured(mean), Reading::Measured(floor)) => !well_above(mean, floor),
+            _ => false,
+        }
+    }
+}
+
+/// Utilization on a card without any process and with empty memory: a counter that stands still after its process
+/// died (Datura-ai/lium-io#1140 saw 100 % for nine days).
+fn is_ghost(seen: &Observation, thresholds: &Thresholds) -> bool {
+    let util = matches!(seen.sm_util, Reading::Measured(p) if p.get() >= thresholds.util_pct);
+    let nobody = matches!(seen.processes, Reading::Measured(p) if p.compute + p.graphics == 0);
+    let empty = matches!(seen.memory, Reading::Measured(m) if m.used.0 <= m.total.0 / 50);
+    util && nobody && empty
 }

@@ -1,19 +1,26 @@
-//! What a breach looks like, and the most that look may ask for. Words state facts, not guilt.
+//! What a breach looks like, and the most that look may ask for. Words state facts, not guilt. Each signature has one
+//! reference form ([`Rule`]); README, the manual page and `--explain` print that and nothing else.
 
-use super::level::{Level, well_above};
+use super::floor::{rest_of, well_above};
+use super::interval;
+use super::level::Level;
 use super::window::{Evidence, Series};
-use super::{Auto, Thresholds};
-use crate::model::{Observation, Verdict};
-use crate::reading::Reading;
-use crate::units::MemoryBytes;
+use super::{Auto, Rules, Thresholds};
+use crate::model::{Observation, Rest, Verdict};
+use crate::reading::{Absence, Reading};
+use crate::units::{MemoryBytes, Milliwatts};
 use std::fmt;
 
-/// The looks of waste that this version tells apart, in the order they are tried.
+/// The look of a breach, in the order in which they are tried: the first that fits is it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// Every unit zero, no process, memory at the card's empty level.
+    /// Hardware or heat slows a unit that works: the node's trouble.
+    Throttled,
+    /// Kernels busy-wait: a collective whose partner is gone.
+    Spinning,
+    /// Every unit zero, nobody on it.
     Idle,
-    /// Every unit zero, processes resident or memory held above the empty level.
+    /// Every unit zero, somebody on it.
     Hung,
     /// Any unit low, none busy.
     Starved,
@@ -21,10 +28,33 @@ pub enum Signature {
     Unknown,
 }
 
+/// A signature's rule in its reference form. All of it over one whole certified window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it reads.
+    pub inputs: &'static str,
+    /// When it fits.
+    pub breaches_if: &'static str,
+    /// The most it may ask for.
+    pub most: &'static str,
+}
+
 impl Signature {
+    /// In the order in which they are tried.
+    pub const ALL: [Signature; 6] = [
+        Signature::Throttled,
+        Signature::Spinning,
+        Signature::Idle,
+        Signature::Hung,
+        Signature::Starved,
+        Signature::Unknown,
+    ];
+
     /// The word in reasons, JSON and tables.
     pub fn word(self) -> &'static str {
         match self {
+            Signature::Throttled => "throttled",
+            Signature::Spinning => "spinning",
             Signature::Idle => "idle",
             Signature::Hung => "hung",
             Signature::Starved => "starved",
@@ -32,18 +62,93 @@ impl Signature {
         }
     }
 
-    /// The most it may ask for.
-    pub fn most(self) -> Verdict {
+    /// The most it may ask for. Only [`Signature::Spinning`] has a say of the site's in it.
+    pub fn most(self, rules: &Rules) -> Verdict {
         match self {
+            Signature::Spinning => rules.spinning,
             Signature::Idle | Signature::Hung => Verdict::Cancel,
-            Signature::Starved | Signature::Unknown => Verdict::Alert,
+            Signature::Throttled | Signature::Starved | Signature::Unknown => Verdict::Alert,
         }
+    }
+
+    /// Below which line every unit of it stands.
+    pub fn look(self) -> Look {
+        match self {
+            Signature::Throttled => Look::Throttled,
+            Signature::Spinning => Look::Dead,
+            Signature::Idle | Signature::Hung => Look::Zero,
+            Signature::Starved | Signature::Unknown => Look::Quiet,
+        }
+    }
+
+    /// Its reference form.
+    pub fn rule(self) -> Rule {
+        let (inputs, breaches_if, most) = match self {
+            Signature::Throttled => (
+                "utilization, clocks-event reasons or throttle times, SM clock, power",
+                "a unit utilized all the time, slowed by hardware slow-down, heat or power brake, below half its \
+                 clock and below 0.6 of its power limit",
+                "alert, about the node",
+            ),
+            Signature::Spinning => (
+                "utilization, memory-controller utilization, power, process list or memory, PCIe and NVLink bytes",
+                "every unit below 1 % or spin-shaped (95 % or more, memory controller at 1 % or less, below 0.4 of \
+                 the power limit) and one of them spin-shaped; held by a process each; active earlier; power \
+                 steady; traffic flat where it can be read",
+                "drain; `signatures.spinning` says otherwise",
+            ),
+            Signature::Idle => (
+                "utilization, process list, memory, holders of the device file, power",
+                "every unit below 1 %, no process, memory and power at the card's empty level, device file not open",
+                "cancel",
+            ),
+            Signature::Hung => (
+                "utilization, process list or memory",
+                "every unit below 1 %, processes resident or memory held",
+                "cancel",
+            ),
+            Signature::Starved => (
+                "utilization",
+                "any unit between 1 % and `util_pct`, none at or above it, none spin-shaped",
+                "alert",
+            ),
+            Signature::Unknown => ("any", "breaching, none of the above, or an input is absent", "alert"),
+        };
+        Rule { inputs, breaches_if, most }
     }
 }
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
+    }
+}
+
+/// Below which line every unit stayed over the evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Utilized, and slowed all the time.
+    Throttled,
+    /// Nothing above zero.
+    Zero,
+    /// Zero, or spin-shaped.
+    Dead,
+    /// Anything but busy.
+    Quiet,
+}
+
+impl Look {
+    /// Looks at a whole job without work, from the strictest to the widest.
+    pub const QUIET: [Look; 3] = [Look::Zero, Look::Dead, Look::Quiet];
+
+    /// Whether a level keeps this look.
+    pub fn keeps(self, level: Level) -> bool {
+        match self {
+            Look::Throttled => level == Level::Throttled,
+            Look::Zero => level == Level::Zero,
+            Look::Dead => matches!(level, Level::Zero | Level::Spin),
+            Look::Quiet => !matches!(level, Level::Busy | Level::Throttled),
+        }
     }
 }
 
@@ -89,97 +194,175 @@ fn hold(seen: &Observation, empty: MemoryBytes, thresholds: &Thresholds) -> Hold
     }
 }
 
-/// Whether the interval's power vetoes `idle` on this unit at tick `t`.
-fn draws_more_than_empty(series: &Series, t: usize, unit: usize, thresholds: &Thresholds) -> bool {
-    let seen = &series.ticks[t].units[unit];
-    let drawn = match (series.means[t][unit], seen.power) {
-        (Reading::Measured(mean), _) => mean,
-        (Reading::Absent(_), Reading::Measured(now)) => now,
-        (Reading::Absent(_), Reading::Absent(_)) => return false,
-    };
-    match (thresholds.idle_power, series.floors[t][unit].empty) {
-        (Auto::Set(limit_mw), _) => drawn.0 > limit_mw,
-        (Auto::Auto, Reading::Measured(floor)) => well_above(drawn, floor),
-        (Auto::Auto, Reading::Absent(_)) => false,
+/// What a signature is read off: a history, some units of it, the law.
+pub struct Scene<'a> {
+    /// The history.
+    pub series: &'a Series<'a>,
+    /// Which units, by their place in it.
+    pub units: &'a [usize],
+    thresholds: &'a Thresholds,
+    active: bool,
+    /// The empty level of each of the units.
+    empty: Vec<MemoryBytes>,
+}
+
+impl<'a> Scene<'a> {
+    /// `active`: whether the job run has ever been seen at work.
+    pub fn new(
+        series: &'a Series,
+        units: &'a [usize],
+        thresholds: &'a Thresholds,
+        active: bool,
+    ) -> Scene<'a> {
+        let empty = units.iter().map(|&u| empty_level(series, u)).collect();
+        Scene { series, units, thresholds, active, empty }
     }
-}
 
-/// Below which line every unit stayed over the evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// Nothing above zero.
-    Zero,
-    /// Zero, or spin-shaped.
-    Dead,
-    /// Anything but busy.
-    Quiet,
-}
+    fn seen(&self, t: usize, unit: usize) -> &Observation {
+        &self.series.ticks[t].units[unit]
+    }
 
-impl Look {
-    /// From the strictest to the widest.
-    pub const ALL: [Look; 3] = [Look::Zero, Look::Dead, Look::Quiet];
+    /// The newest window of a breach: one reading that failed hours ago does not decide.
+    fn window(&self, evidence: &Evidence) -> std::ops::Range<usize> {
+        self.series.window_start().max(evidence.since_tick())..self.series.ticks.len()
+    }
 
-    /// Whether a level keeps this look.
-    pub fn keeps(self, level: Level) -> bool {
-        match self {
-            Look::Zero => level == Level::Zero,
-            Look::Dead => matches!(level, Level::Zero | Level::Spin),
-            Look::Quiet => level != Level::Busy,
+    fn any_level(&self, evidence: &Evidence, wanted: Level) -> bool {
+        let shows = |t: usize, u: &usize| self.series.levels[t][*u] == wanted;
+        self.window(evidence).any(|t| self.units.iter().any(|u| shows(t, u)))
+    }
+
+    /// The signature of a breach of this look.
+    pub fn classify(&self, evidence: &Evidence, look: Look) -> Signature {
+        match look {
+            Look::Throttled => Signature::Throttled,
+            Look::Zero => self.at_zero(evidence),
+            Look::Dead if self.spins(evidence) => Signature::Spinning,
+            Look::Quiet if self.any_level(evidence, Level::Low) && !self.any_level(evidence, Level::Spin) => {
+                Signature::Starved
+            }
+            Look::Dead | Look::Quiet => Signature::Unknown,
         }
     }
-}
 
-/// The signature of a breach of this look; read off its newest window, so that one reading that failed hours ago
-/// does not decide. Only evidence without anything above zero can be more than `starved` or `unknown`.
-pub fn classify(
-    series: &Series,
-    evidence: &Evidence,
-    look: Look,
-    units: &[usize],
-    thresholds: &Thresholds,
-) -> Signature {
-    let window = series.window_start().max(evidence.since_tick());
-    let span = || window..series.ticks.len();
-    let any_level = |wanted: Level| units.iter().any(|&u| span().any(|t| series.levels[t][u] == wanted));
-    match look {
-        Look::Zero => {}
-        Look::Quiet if any_level(Level::Low) && !any_level(Level::Spin) => return Signature::Starved,
-        Look::Quiet | Look::Dead => return Signature::Unknown,
+    fn at_zero(&self, evidence: &Evidence) -> Signature {
+        if self.is_empty(evidence) {
+            return match self.holders() {
+                Reading::Measured(0) => Signature::Idle,
+                Reading::Measured(_) | Reading::Absent(_) => Signature::Unknown,
+            };
+        }
+        let says = |wanted: Hold| self.window(evidence).any(|t| self.holds(t).any(|hold| hold == wanted));
+        if !says(Hold::CannotSay) && says(Hold::Held) { Signature::Hung } else { Signature::Unknown }
     }
-    let mut holds = Vec::new();
-    for &unit in units {
-        let empty = empty_level(series, unit);
-        holds.extend(span().map(|t| hold(&series.ticks[t].units[unit], empty, thresholds)));
-    }
-    let vetoed =
-        || units.iter().any(|&u| span().skip(1).any(|t| draws_more_than_empty(series, t, u, thresholds)));
-    if holds.contains(&Hold::CannotSay) {
-        Signature::Unknown
-    } else if holds.contains(&Hold::Held) {
-        Signature::Hung
-    } else if vetoed() {
-        Signature::Unknown
-    } else {
-        Signature::Idle
-    }
-}
 
-/// The last tick of the evidence at which it could not be said whether the units were empty or held.
-pub fn last_unclear(
-    series: &Series,
-    evidence: &Evidence,
-    units: &[usize],
-    thresholds: &Thresholds,
-) -> Option<usize> {
-    let unclear = |&unit: &usize| {
-        let empty = empty_level(series, unit);
-        (evidence.since_tick() + 1..series.ticks.len()).rev().find(|&t| {
-            match hold(&series.ticks[t].units[unit], empty, thresholds) {
-                Hold::CannotSay => true,
-                Hold::Empty => draws_more_than_empty(series, t, unit, thresholds),
-                Hold::Held => false,
-            }
+    /// No process, memory and power at the card's empty level: idle, unless /proc knows a holder.
+    fn is_empty(&self, evidence: &Evidence) -> bool {
+        let mut window = self.window(evidence);
+        let first = window.start;
+        window.all(|t| {
+            // The interval before the first tick is not the breach's.
+            let vetoed = |u: &usize| t > first && self.draws_more_than_empty(t, *u);
+            self.holds(t).all(|hold| hold == Hold::Empty) && !self.units.iter().any(vetoed)
         })
-    };
-    units.iter().filter_map(unclear).max()
+    }
+
+    /// Who holds the device files, as the newest run asked.
+    fn holders(&self) -> Reading<u32> {
+        self.series.ticks.last().map_or(Reading::Absent(Absence::NoData), |tick| tick.job.holders)
+    }
+
+    /// Whether only the witness in /proc is lacking, and was not asked: then it is to be asked, and judged again.
+    pub fn wants_witness(&self, evidence: &Evidence, look: Look) -> bool {
+        look == Look::Zero && self.holders() == Reading::Absent(Absence::NotAsked) && self.is_empty(evidence)
+    }
+
+    /// Kernels that busy-wait, and nothing that speaks against it.
+    fn spins(&self, evidence: &Evidence) -> bool {
+        let mut window = self.window(evidence);
+        let first = window.start;
+        self.active
+            && self.any_level(evidence, Level::Spin)
+            && window.all(|t| self.holds(t).all(|hold| hold == Hold::Held) && (t == first || self.waits(t)))
+    }
+
+    /// Over the interval before tick `t` no unit moved anything, and none that spins drew more than before: a wait is
+    /// steady (real ones within 2 W for an hour), slow progress is not (QwenLM/Qwen#970).
+    fn waits(&self, t: usize) -> bool {
+        let Some(before) = t.checked_sub(1) else { return false };
+        self.units.iter().all(|&u| {
+            let (then, now) = (self.series.ticks[before].moment(u), self.series.ticks[t].moment(u));
+            let still = match interval::traffic(then, now) {
+                Reading::Measured(moved) => !moved,
+                // "Where it can be read": a counter that went back could be read, and says nothing.
+                Reading::Absent(why) => why != Absence::CounterReset,
+            };
+            still && self.is_steady(t, u)
+        })
+    }
+
+    /// A unit that spins draws no more than in the interval before.
+    fn is_steady(&self, t: usize, unit: usize) -> bool {
+        if self.series.levels[t][unit] != Level::Spin {
+            return true;
+        }
+        match (self.drawn(t - 1, unit), self.drawn(t, unit)) {
+            (Reading::Measured(before), Reading::Measured(now)) => !well_above(now, before),
+            _ => false,
+        }
+    }
+
+    fn drawn(&self, t: usize, unit: usize) -> Reading<Milliwatts> {
+        match self.series.means[t][unit] {
+            Reading::Measured(mean) => Reading::Measured(mean),
+            Reading::Absent(_) => self.seen(t, unit).power,
+        }
+    }
+
+    fn holds(&self, t: usize) -> impl Iterator<Item = Hold> {
+        let units = self.units.iter().zip(&self.empty);
+        units.map(move |(&u, &empty)| hold(self.seen(t, u), empty, self.thresholds))
+    }
+
+    /// Whether power vetoes `idle` on this unit at tick `t`: of the interval, else of the instant.
+    fn draws_more_than_empty(&self, t: usize, unit: usize) -> bool {
+        let Reading::Measured(drawn) = self.drawn(t, unit) else { return false };
+        let learnt = match rest_of(self.seen(t, unit)) {
+            Reading::Measured(rest @ (Rest::EmptyLow | Rest::EmptyHigh)) => {
+                self.series.learnt[unit].get(rest)
+            }
+            _ => Reading::Absent(Absence::NotRecorded),
+        };
+        let above =
+            |floor: Reading<Milliwatts>| matches!(floor, Reading::Measured(f) if well_above(drawn, f));
+        match self.thresholds.idle_power {
+            Auto::Set(limit_mw) => drawn.0 > limit_mw,
+            Auto::Auto => above(self.series.floors(t, unit).empty) || above(learnt),
+        }
+    }
+
+    /// The last tick of the evidence at which this look was not clear enough to ask for more than an alert.
+    pub fn last_unclear(&self, evidence: &Evidence, look: Look) -> Option<usize> {
+        (evidence.since_tick() + 1..self.series.ticks.len()).rev().find(|&t| match look {
+            Look::Zero => self.is_unclear(t),
+            Look::Dead => !self.holds(t).all(|hold| hold == Hold::Held) || !self.waits(t),
+            // Never more than an alert.
+            Look::Throttled | Look::Quiet => true,
+        })
+    }
+
+    /// Whether it could not be said at this tick if the units were empty or held.
+    fn is_unclear(&self, t: usize) -> bool {
+        let unit_is = |(hold, &u): (Hold, &usize)| match hold {
+            Hold::CannotSay => true,
+            Hold::Empty => self.draws_more_than_empty(t, u),
+            Hold::Held => false,
+        };
+        let witness_doubts = match self.series.ticks[t].job.holders {
+            Reading::Measured(holders) => holders > 0,
+            Reading::Absent(why) => !matches!(why, Absence::NotAsked | Absence::NotRecorded),
+        };
+        let empty = || self.holds(t).all(|hold| hold == Hold::Empty);
+        self.holds(t).zip(self.units).any(unit_is) || (witness_doubts && empty())
+    }
 }

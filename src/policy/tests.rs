@@ -9,6 +9,9 @@ use crate::reading::{Absence, Reading};
 use crate::units::*;
 use proptest::prelude::*;
 
+mod cadences;
+mod signatures;
+
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 /// The end of every history here.
@@ -78,7 +81,11 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
         at: BootMs(NOW - (length - 1 - t) * seconds * 1000),
         wall: WallMs(0),
         driver: Reading::Measured("1".into()),
-        job: JobSample { frozen: Reading::Measured(false), ..JobSample::absent(Absence::NotSupported) },
+        job: JobSample {
+            frozen: Reading::Measured(false),
+            holders: Reading::Measured(0),
+            ..JobSample::absent(Absence::NotSupported)
+        },
         units: units.iter().map(|u| u[t as usize].clone()).collect(),
     };
     let unit = |u: usize| UnitRef {
@@ -181,7 +188,7 @@ fn a_success_code_with_zero_memory_traffic_and_high_power_is_no_spin() {
     let judged = judge(&history(&[vec![busy.clone(); 61]]), &rules(), every(30), &now()).judgement;
     assert!(matches!(judged, Judgement::Alive { .. }));
     busy.power = Reading::Measured(Milliwatts(118_000));
-    assert_eq!(finding(&history(&[vec![busy.clone(); 61]])).signature, Signature::Unknown);
+    assert_eq!(finding(&history(&[vec![busy.clone(); 61]])).signature, Signature::Spinning);
     busy.mem_util = Reading::Absent(Absence::NotSupported);
     let judged = judge(&history(&[vec![busy; 61]]), &rules(), every(30), &now()).judgement;
     assert!(matches!(judged, Judgement::Alive { .. }), "no spin where memory utilization is unreadable");

@@ -1,9 +1,11 @@
 //! What a window is, and when it is certified: enough samples per unit, no hole, fresh, one boot and one job
 //! run, every reading that the rule needs measured. [`certify`] is the only maker of [`Evidence`].
 
-use super::level::{self, Floors, Level};
+use super::floor::{self, Floors};
+use super::interval;
+use super::level::{self, Glance, Level};
 use super::{Auto, Thresholds};
-use crate::model::{Cadence, JobHistory, OpenFinding, Tick};
+use crate::model::{Cadence, JobHistory, LearntFloors, OpenFinding, Tick};
 use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, Milliwatts, human_ms};
 
@@ -119,12 +121,14 @@ pub struct Stretch {
 pub struct Series<'a> {
     /// The ticks, oldest first.
     pub ticks: &'a [Tick],
-    /// Per tick, per unit: what it drew at rest over the window up to that tick.
-    pub floors: Vec<Vec<Floors>>,
     /// Per tick, per unit: the level.
     pub levels: Vec<Vec<Level>>,
     /// Per tick, per unit: mean power since the tick before.
     pub means: Vec<Vec<Reading<Milliwatts>>>,
+    /// Per unit: what it was learnt to draw at rest.
+    pub learnt: Vec<LearntFloors>,
+    /// Per unit, per tick: what it drew at rest over the window up to that tick.
+    floors: Vec<Vec<Floors>>,
     /// Milliseconds of holes before each tick that the counters prove idle: the clock stands still there.
     paused_ms: Vec<i64>,
     /// Per tick: whether the runs up to it came often enough for instants to speak for the time between.
@@ -144,41 +148,47 @@ impl<'a> Series<'a> {
         limits: &'a Limits,
     ) -> Series<'a> {
         let ticks = &history.ticks[..];
-        let floors: Vec<Vec<Floors>> = (0..ticks.len())
-            .map(|t| {
-                let recent = &ticks[window_before(ticks, t, limits.window_ms)..=t];
-                (0..units).map(|u| level::floors(recent, u)).collect()
-            })
-            .collect();
-        let means: Vec<Vec<_>> = (0..ticks.len())
-            .map(|t| match t.checked_sub(1) {
-                Some(before) => (0..units).map(|u| level::mean_power(&ticks[before], &ticks[t], u)).collect(),
-                None => vec![Reading::Absent(Absence::NotRecorded); units],
-            })
-            .collect();
-        let levels = (0..ticks.len())
-            .map(|t| {
-                (0..units)
-                    .map(|u| level::level(&ticks[t], u, means[t][u], &floors[t][u], thresholds))
-                    .collect()
-            })
-            .collect();
-        let warm_from = BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms));
-        let open_finding = history.open_finding.as_ref();
+        let learnt = |u| history.floors.get(u).copied().unwrap_or_else(LearntFloors::none);
         let mut series = Series {
             ticks,
-            floors,
-            levels,
-            means,
+            levels: Vec::with_capacity(ticks.len()),
+            means: (0..ticks.len()).map(|t| means(ticks, t, units)).collect(),
+            learnt: (0..units).map(learnt).collect(),
+            floors: (0..units).map(|u| floor::floors(ticks, u, limits.window_ms)).collect(),
             paused_ms: Vec::new(),
             dense: (0..ticks.len()).map(|t| is_dense(ticks, t, limits)).collect(),
-            warm_from,
+            warm_from: BootMs(history.job.registration.start.boot.0.saturating_add(thresholds.warmup_ms)),
             limits,
-            open_finding,
+            open_finding: history.open_finding.as_ref(),
             units,
         };
+        for t in 0..ticks.len() {
+            let levels = (0..units).map(|u| series.glance(t, u).level(thresholds)).collect();
+            series.levels.push(levels);
+        }
         series.paused_ms = (0..ticks.len()).map(|t| series.proven_idle_hole(t)).collect();
         series
+    }
+
+    /// One unit at one tick, with what its counters and floors say.
+    fn glance(&self, t: usize, unit: usize) -> Glance<'_> {
+        let now = &self.ticks[t];
+        let slowed_permille = match t.checked_sub(1) {
+            Some(before) => interval::slowed_permille(self.ticks[before].moment(unit), now.moment(unit)),
+            None => Reading::Absent(Absence::NotRecorded),
+        };
+        Glance {
+            seen: &now.units[unit],
+            mean: self.means[t][unit],
+            slowed_permille,
+            floors: &self.floors[unit][t],
+            learnt: self.learnt[unit],
+        }
+    }
+
+    /// What the unit drew at rest over the window up to a tick.
+    pub fn floors(&self, t: usize, unit: usize) -> &Floors {
+        &self.floors[unit][t]
     }
 
     /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole. Never
@@ -186,15 +196,7 @@ impl<'a> Series<'a> {
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
         let hole = step > self.limits.gap_ms && step <= self.limits.window_ms;
-        if hole && (0..self.units).all(|u| self.rested_by_energy(t, u)) { step } else { 0 }
-    }
-
-    /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.
-    fn rested_by_energy(&self, t: usize, unit: usize) -> bool {
-        match (self.means[t][unit], level::floor_at(&self.ticks[t].units[unit], &self.floors[t][unit])) {
-            (Reading::Measured(mean), Reading::Measured(floor)) => !level::well_above(mean, floor),
-            _ => false,
-        }
+        if hole && (0..self.units).all(|u| self.glance(t, u).rested()) { step } else { 0 }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
@@ -239,10 +241,26 @@ impl<'a> Series<'a> {
         if step > self.limits.gap_ms || step <= 0 {
             return (self.paused_ms[t] == 0).then_some(Ended::Hole(step));
         }
+        (!self.dense[t] && !self.counters_agree(t, unit)).then_some(Ended::Sparse)
+    }
+
+    /// Whether ring or energy say that the time before tick `t` was as its instants were: the ring covers it, or the
+    /// mean power stayed at the floor. A unit that was not at rest at `t` has no floor to stay at: there the mean must
+    /// not exceed what the instants at both ends drew.
+    fn counters_agree(&self, t: usize, unit: usize) -> bool {
         let seen = &self.ticks[t].units[unit];
-        let ring_agrees =
-            matches!(seen.sm_peak, Reading::Measured(ring) if i64::from(ring.covered_ms) * 10 >= step * 9);
-        (!self.dense[t] && !ring_agrees && !self.rested_by_energy(t, unit)).then_some(Ended::Sparse)
+        let covers = |ring: &crate::model::Peak| i64::from(ring.covered_ms) * 10 >= self.step_ms(t) * 9;
+        if seen.sm_peak.measured().is_some_and(covers) || self.glance(t, unit).rested() {
+            return true;
+        }
+        let instants = (self.ticks[t - 1].units[unit].power, seen.power);
+        match (self.levels[t][unit], self.means[t][unit], instants) {
+            (Level::Zero | Level::Unreadable(_), _, _) => false,
+            (_, Reading::Measured(mean), (Reading::Measured(a), Reading::Measured(b))) => {
+                !floor::well_above(mean, a.max(b))
+            }
+            _ => false,
+        }
     }
 
     /// Index of the oldest tick of the newest window: it holds a full window of certified time, so that what a
@@ -266,6 +284,13 @@ impl<'a> Series<'a> {
         (from == 0 && row.since < oldest.at).then_some((row, last))
     }
 
+    /// Whether a stretch from `from` is the breach of the open finding. What was established stays so while its breach
+    /// goes on, though the window, which follows the cadence, grew by a little since.
+    fn continues(&self, from: usize) -> bool {
+        let began = self.ticks.get(from).map(|tick| tick.at);
+        self.open_finding.is_some_and(|row| Some(row.since) == began || self.carried(from).is_some())
+    }
+
     /// Certified time from tick `from` to the newest one: holes proven idle do not count.
     pub fn certified_ms(&self, from: usize) -> i64 {
         let Some(newest) = self.ticks.last() else {
@@ -275,6 +300,16 @@ impl<'a> Series<'a> {
             return 0;
         };
         newest.at.since_ms(oldest.at) - self.paused_ms.get(from + 1..).map_or(0, |p| p.iter().sum())
+    }
+}
+
+/// Mean power of each unit since the tick before.
+fn means(ticks: &[Tick], t: usize, units: usize) -> Vec<Reading<Milliwatts>> {
+    match t.checked_sub(1) {
+        Some(before) => {
+            (0..units).map(|u| interval::mean_power(ticks[before].moment(u), ticks[t].moment(u))).collect()
+        }
+        None => vec![Reading::Absent(Absence::NotRecorded); units],
     }
 }
 
@@ -361,11 +396,15 @@ pub fn certify(series: &Series, from: usize, now: BootMs) -> Result<Evidence, La
         Some((row, last)) => row.certified_ms + series.certified_ms(*last),
         None => series.certified_ms(from),
     };
-    if certified_ms < series.limits.window_ms {
+    let Limits { mut window_ms, mut min_samples, .. } = *series.limits;
+    if series.continues(from) {
+        (window_ms, min_samples) = (window_ms / 4 * 3, min_samples / 4 * 3);
+    }
+    if certified_ms < window_ms {
         return Err(Lacking::Short(certified_ms));
     }
     let samples = (series.ticks.len() - from) as u32;
-    if samples < series.limits.min_samples {
+    if samples < min_samples.max(FEWEST_SAMPLES) {
         return Err(Lacking::Few(samples));
     }
     Ok(Evidence { since: from, certified_ms, samples, carried: carried.map(|(row, _)| row.clone()) })

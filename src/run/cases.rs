@@ -14,6 +14,7 @@ use crate::policy::stage::{self, Circumstances, Step};
 use crate::policy::{self, Assessment, Finding, Guard, Judgement, judge};
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
+use std::collections::BTreeSet;
 
 /// A job run with its history and judgement.
 pub struct Case {
@@ -38,7 +39,7 @@ pub fn open(
         units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
         run: run.clone(),
     });
-    let mut enough = |seen: &Observation| policy::is_work(seen, &rules.thresholds);
+    let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
     let (histories, mut open, drains) = ledger.together(|ledger| {
         let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
         Ok((histories, ledger.open_findings()?, ledger.open_drains(setting.now)?))
@@ -77,11 +78,12 @@ impl Case {
         &mut self,
         setting: &Setting,
         run: RunId,
-        eyes: &mut dyn Eyes,
+        (snapshot, eyes): (&Snapshot, &mut dyn Eyes),
         ledger: &mut Ledger,
         lock: &mut RunLock,
     ) -> Result<(), Trouble> {
         self.ask(setting, ledger)?;
+        self.call_witness(setting, run, (snapshot, eyes), ledger)?;
         let Some(finding) = self.finding().cloned() else {
             return self.close_finding(setting, run, ledger);
         };
@@ -120,6 +122,28 @@ impl Case {
             self.history.job.details = Some(details);
             self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         }
+        Ok(())
+    }
+
+    /// Before units are called idle, /proc is asked who holds their device files open, and it is judged again.
+    fn call_witness(
+        &mut self,
+        setting: &Setting,
+        run: RunId,
+        (snapshot, eyes): (&Snapshot, &mut dyn Eyes),
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let (true, Some(finding)) = (self.assessment.wants_witness, self.finding()) else { return Ok(()) };
+        let units: Vec<_> = finding.units.iter().map(|u| u.uuid.clone()).collect();
+        let holders = snapshot.holders(eyes, self.job(), &units).map(|held| {
+            let pids: BTreeSet<u32> = held.into_iter().map(|(_, pid)| pid).collect();
+            pids.len() as u32
+        });
+        ledger.keep_holders(run, self.job().id, &holders)?;
+        if let Some(tick) = self.history.ticks.last_mut().filter(|tick| tick.run == run) {
+            tick.job.holders = holders;
+        }
+        self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
         Ok(())
     }
 

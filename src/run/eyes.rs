@@ -1,22 +1,49 @@
 //! What a run sees: GPUs, and jobs by local evidence. One implementation looks at this machine, the other at a
 //! scenario; the run cannot tell them apart.
 
-use crate::model::{GpuReport, JobId, JobRun, JobSample};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::reading::Reading;
+use crate::units::DeviceMinor;
 
-/// A process on a GPU, as this machine knows it.
+/// Whose a process is, by its cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Of this job on this node.
+    Job(JobId),
+    /// Slurm's, and of no job that can be told, or of another node of this host.
+    Slurms,
+    /// Of no cgroup of Slurm's: a container that a daemon started, a daemon, a session. On a GPU that one job
+    /// holds it is weakly that job's: it counts for it, and speaks against nobody (NVIDIA/nvidia-docker#1227).
+    Outside,
+}
+
+/// A process on a GPU, as this machine knows it. Of one that has gone, or whose pid another one has by now, nothing
+/// is known; its entry stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Start time in clock ticks since boot: with the pid, its identity.
     pub start_ticks: Reading<u64>,
-    /// The job its cgroup names, on this node; `None` inside: no job's process, or one that cannot be told.
-    pub job: Reading<Option<JobId>>,
+    /// Whose it is.
+    pub whose: Reading<Whose>,
+}
+
+impl Resident {
+    /// The job that its cgroup names.
+    pub fn job(&self) -> Option<JobId> {
+        match self.whose {
+            Reading::Measured(Whose::Job(id)) => Some(id),
+            Reading::Measured(Whose::Slurms | Whose::Outside) | Reading::Absent(_) => None,
+        }
+    }
 }
 
 /// Everything a run can look at. Nothing here asks the controller.
 pub trait Eyes {
     /// Starts the look at the GPUs; called once, before the ledger is opened.
     fn start(&mut self);
+
+    /// What is known before anything is seen: the run's moment, and the registered jobs.
+    fn know(&mut self, now: &Now, jobs: &[JobRun]);
 
     /// Ends that look; called again, it looks anew.
     fn gpus(&mut self) -> Reading<GpuReport>;
@@ -27,6 +54,10 @@ pub trait Eyes {
     /// A process that the driver lists.
     fn resident(&mut self, pid: u32) -> Resident;
 
-    /// The job beside its GPUs. `pids`: its processes on them.
+    /// The job beside its GPUs. `pids`: the processes on them, also those that are outside of its cgroup.
     fn job(&mut self, job: &JobRun, pids: &[u32]) -> JobSample;
+
+    /// Who holds the device files of these GPUs open and can compute on them, the driver's own list aside; a job's
+    /// own processes are looked at first. Empty: nobody. Absent: it cannot be said, which is not nobody.
+    fn holders(&mut self, minors: &[DeviceMinor], job: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>>;
 }

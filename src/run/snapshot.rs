@@ -8,8 +8,8 @@ use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work;
-use crate::reading::Reading;
-use crate::units::UnitUuid;
+use crate::reading::{Absence, Reading};
+use crate::units::{DeviceMinor, UnitUuid};
 use std::collections::{BTreeMap, HashMap};
 
 /// One look at node and jobs.
@@ -58,6 +58,7 @@ pub fn take(
     books: Books,
     ledger: &mut Ledger,
 ) -> Result<Snapshot, Trouble> {
+    eyes.know(setting.now, &books.jobs);
     let gpus = eyes.gpus();
     let residents = residents(&gpus, eyes);
     let here = here(eyes, &residents);
@@ -107,7 +108,7 @@ fn owners(gpus: &Reading<GpuReport>, residents: &BTreeMap<u32, Resident>) -> Vec
     for unit in units {
         let Reading::Measured(uuid) = &unit.identity.uuid else { continue };
         let jobs = unit.readings.processes.measured().into_iter().flatten();
-        let jobs = jobs.filter_map(|p| residents.get(&p.pid)?.job.measured().copied().flatten());
+        let jobs = jobs.filter_map(|p| residents.get(&p.pid)?.job());
         owners.extend(jobs.filter(|_| !is_cut(uuid)).map(|job| (uuid.clone(), job)));
     }
     owners
@@ -115,7 +116,7 @@ fn owners(gpus: &Reading<GpuReport>, residents: &BTreeMap<u32, Resident>) -> Vec
 
 fn here(eyes: &mut dyn Eyes, residents: &BTreeMap<u32, Resident>) -> Vec<JobId> {
     let mut here: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
-    here.extend(residents.values().filter_map(|r| r.job.measured().copied().flatten()));
+    here.extend(residents.values().filter_map(Resident::job));
     here
 }
 
@@ -141,7 +142,7 @@ fn with_late_ones(
 }
 
 impl Snapshot {
-    /// The processes on the GPUs that the job's units hold.
+    /// The processes on the job's GPUs that are not known to be another job's.
     fn pids_of(&self, job: &JobRun) -> Vec<u32> {
         let Some(units) = self.held.get(&job.id).and_then(|h| h.measured()) else {
             return Vec::new();
@@ -155,6 +156,10 @@ impl Snapshot {
             .flatten()
             .filter(|p| p.kind != ProcessKind::Graphics)
             .map(|p| p.pid)
+            .filter(|pid| {
+                let owner = self.residents.get(pid).and_then(Resident::job);
+                owner.is_none_or(|owner| owner == job.registration.job)
+            })
             .collect();
         pids.sort_unstable();
         pids.dedup();
@@ -164,6 +169,24 @@ impl Snapshot {
     /// The unit's reading of this run.
     pub fn unit(&self, uuid: &UnitUuid) -> Option<&UnitSample> {
         self.gpus.measured()?.units.iter().find(|u| u.identity.uuid.measured() == Some(uuid))
+    }
+
+    /// Who holds these units' device files open, the driver's own list aside: to be asked before one is called idle.
+    /// Absent where that cannot be said of one of them. An instance has its GPU's file: its neighbours hold it too.
+    pub fn holders(
+        &self,
+        eyes: &mut dyn Eyes,
+        job: &JobRun,
+        units: &[UnitUuid],
+    ) -> Reading<Vec<(DeviceMinor, u32)>> {
+        let mut minors = Vec::new();
+        for unit in units {
+            match self.unit(unit).map_or(Reading::Absent(Absence::NotListed), |u| u.identity.minor) {
+                Reading::Measured(minor) => minors.push(minor),
+                Reading::Absent(why) => return Reading::Absent(why),
+            }
+        }
+        eyes.holders(&minors, Some(job))
     }
 
     /// Whether this node shows that the job still lives: its cgroup, or processes of it that can be counted.
@@ -230,7 +253,7 @@ impl Snapshot {
             }
         }
         let job_run = |resident: &Resident| {
-            let id = resident.job.measured().copied().flatten()?;
+            let id = resident.job()?;
             self.jobs.iter().find(|j| j.registration.job == id).map(|j| j.id)
         };
         let facts = |r: &Resident| ProcessFacts { start_ticks: r.start_ticks, job_run: job_run(r) };

@@ -4,7 +4,7 @@
 use crate::gpu::simulated::{Phase, Timeline};
 use crate::model::{MigMode, Peak};
 use crate::reading::{Absence, Reading};
-use crate::units::{MemoryBytes, Milliwatts, Percent};
+use crate::units::{ClocksEventMask, Megahertz, MemoryBytes, Milliwatts, Percent};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::BTreeMap;
 
@@ -187,6 +187,15 @@ pub struct Samples {
     /// Compute processes, shared out evenly over these GPUs.
     #[serde(default)]
     pub processes: u32,
+    /// SM clock in MHz, where it is not the usual one.
+    #[serde(default)]
+    pub clock_mhz: Option<u32>,
+    /// Clocks-event reasons, as NVML's mask.
+    #[serde(default)]
+    pub clocks_event: u64,
+    /// The driver's recovery action: 1 reset, 2 reboot, ...
+    #[serde(default)]
+    pub recovery_action: u64,
     /// Readings that are absent, and why.
     #[serde(default)]
     pub absent: BTreeMap<String, String>,
@@ -391,6 +400,9 @@ impl Samples {
             drawn: Milliwatts(self.drawn.unwrap_or(self.power).0),
             processes: self
                 .or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
+            sm_clock: self.clock_mhz.map(Megahertz),
+            clocks_event: ClocksEventMask(self.clocks_event),
+            recovery_action: self.recovery_action,
             lost: self.lost.then_some(Absence::GpuLost),
             unlisted: self.unlisted,
         })

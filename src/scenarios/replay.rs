@@ -4,9 +4,10 @@
 use super::file::Scenario;
 use crate::gpu::GpuSource;
 use crate::gpu::simulated::{Simulated, Timeline};
-use crate::model::{GpuReport, JobId, JobRun, JobSample};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident};
+use crate::units::DeviceMinor;
 use std::path::Path;
 
 /// The end of a story.
@@ -31,6 +32,8 @@ impl Replay {
 impl Eyes for Replay {
     fn start(&mut self) {}
 
+    fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
+
     fn gpus(&mut self) -> Reading<GpuReport> {
         Simulated { timeline: &self.timeline, at_ms: 0 }.read()
     }
@@ -42,11 +45,15 @@ impl Eyes for Replay {
     fn resident(&mut self, _pid: u32) -> Resident {
         Resident {
             start_ticks: Reading::Absent(Absence::NotSupported),
-            job: Reading::Absent(Absence::NotSupported),
+            whose: Reading::Absent(Absence::NotSupported),
         }
     }
 
     fn job(&mut self, _job: &JobRun, _pids: &[u32]) -> JobSample {
         JobSample::absent(Absence::NotSupported)
+    }
+
+    fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
+        Reading::Measured(Vec::new())
     }
 }

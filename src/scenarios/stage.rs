@@ -11,10 +11,10 @@ use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
 use crate::reading::{Absence, Reading};
-use crate::run::eyes::{Eyes, Resident};
+use crate::run::eyes::{Eyes, Resident, Whose};
 use crate::run::{self, Ended, Setting};
 use crate::slurm::{Site, Slurm};
-use crate::units::{BootMs, NodeName, WallMs};
+use crate::units::{BootMs, DeviceMinor, NodeName, WallMs};
 use crate::{epilog, prolog};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -385,6 +385,8 @@ impl Imagined<'_> {
 impl Eyes for Imagined<'_> {
     fn start(&mut self) {}
 
+    fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
+
     fn gpus(&mut self) -> Reading<GpuReport> {
         Simulated { timeline: self.timeline, at_ms: self.at_ms }.read()
     }
@@ -395,7 +397,7 @@ impl Eyes for Imagined<'_> {
     }
 
     fn resident(&mut self, _pid: u32) -> Resident {
-        Resident { start_ticks: Reading::Measured(1), job: Reading::Measured(None) }
+        Resident { start_ticks: Reading::Measured(1), whose: Reading::Measured(Whose::Slurms) }
     }
 
     fn job(&mut self, job: &JobRun, _pids: &[u32]) -> JobSample {
@@ -407,10 +409,15 @@ impl Eyes for Imagined<'_> {
         let frozen = self.scenario.host_at(self.at_ms).is_some_and(|s| s.frozen.contains(&id));
         JobSample {
             working_set_bytes: Reading::Absent(Absence::NotSupported),
+            holders: Reading::Absent(Absence::NotAsked),
             frozen: Reading::Measured(frozen),
             cpu_ms: self.total(told, |s| s.cores),
             written_bytes: self.total(told, |s| s.writes.map(|b| b.0 as f64 / 1000.0)),
             read_bytes: Reading::Absent(Absence::NoData),
         }
+    }
+
+    fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
+        Reading::Measured(Vec::new())
     }
 }

@@ -3,8 +3,9 @@
 //! and not understood stays Slurm's: it names no job, and it is nobody else's either.
 
 mod folders;
+mod usage;
 
-pub use folders::{JobFolder, Roots, frozen, processes};
+pub use folders::{JobFolder, Roots, frozen, processes, stewards};
 
 use crate::model::JobId;
 
@@ -94,6 +95,13 @@ pub(super) fn is_sluid(name: &str) -> bool {
     name.len() == 14 && name.strip_prefix('s').is_some_and(|rest| rest.bytes().all(digit))
 }
 
+/// The job of a slurmstepd by the title it gives itself (`slurmstepd: [3385.batch]`), in all versions. Any process
+/// can take such a title: only of one that is known to be slurmstepd, and root's.
+pub fn job_of_title(title: &str) -> Option<JobId> {
+    let step = title.strip_prefix("slurmstepd: [")?;
+    JobId::parse(step.split_once('.')?.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +184,25 @@ mod tests {
         assert!(by_id.iter().any(|(_, place)| place.tag == job(1)), "CgroupJobIdPaths=yes");
         let unconfined = of_file("22.05.8/proc-cgroups.linuxproc.txt");
         assert!(unconfined.iter().all(|(_, place)| !matches!(place.tag, JobTag::Job(_) | JobTag::Sluid(_))));
+    }
+
+    #[test]
+    fn a_stewards_title_names_its_job_and_no_other_text_does() {
+        let table = [
+            ("slurmstepd: [3385.0]", Some(3385)),
+            ("slurmstepd: [3385.extern]", Some(3385)),
+            ("slurmstepd: [3385.batch]  ", Some(3385)),
+            ("slurmstepd: [201.0+1]", Some(201)),
+            ("slurmstepd: [s5K1KKYAYG5D00.0]", None),
+            ("slurmstepd: [3385]", None),
+            ("slurmstepd: [0.0]", None),
+            ("slurmstepd: ", None),
+            ("/usr/sbin/slurmstepd infinity", None),
+            ("bash slurmstepd: [3385.0]", None),
+        ];
+        for (title, want) in table {
+            assert_eq!(job_of_title(title).map(JobId::get), want, "{title}");
+        }
     }
 
     #[test]

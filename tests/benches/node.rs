@@ -186,12 +186,15 @@ fn repeat_back_in_time(ledger: &Path, runs: i64) -> rusqlite::Result<()> {
         "UPDATE run SET boottime_ms = boottime_ms - (?1 - id) * ?2, wall_ms = wall_ms - (?1 - id) * ?2";
     all.execute(back, params![last, SPACING_MS])?;
     // The energy counter grew by what 690 W bring between two runs.
-    all.execute("UPDATE counter SET value = value - (?1 - run) * ?2 * 690", params![last, SPACING_MS])?;
+    all.execute(
+        "UPDATE sample SET energy_mj = energy_mj - (?1 - run) * ?2 * 690",
+        params![last, SPACING_MS],
+    )?;
     all.commit()
 }
 
 /// Tables that hold what each run read.
-const BY_RUN: &[&str] = &["sample", "counter", "proc", "job_sample"];
+const BY_RUN: &[&str] = &["sample", "proc", "job_sample"];
 
 /// Copies one run's rows of a table under the next `runs - 1` numbers.
 fn repeat(db: &Connection, table: &str, key: &str, newest: i64, runs: i64) -> rusqlite::Result<()> {

@@ -17,17 +17,26 @@ const MOST_FOLDERS: usize = 4096;
 pub struct Roots {
     /// The v1 freezer hierarchy.
     pub freezer: PathBuf,
+    /// The v1 cpuacct hierarchy.
+    pub cpuacct: PathBuf,
+    /// The v1 memory hierarchy.
+    pub memory: PathBuf,
     /// Where a v2 hierarchy may be.
     pub unified: Vec<PathBuf>,
 }
 
 impl Default for Roots {
     fn default() -> Roots {
-        let at = |path: &str| PathBuf::from(path);
-        Roots {
-            freezer: at("/sys/fs/cgroup/freezer"),
-            unified: vec![at("/sys/fs/cgroup"), at("/sys/fs/cgroup/unified")],
-        }
+        Roots::under(Path::new("/sys/fs/cgroup"))
+    }
+}
+
+impl Roots {
+    /// All hierarchies as they are usually mounted under one folder: v1 ones each in its own, v2 in it or beside them.
+    pub fn under(folder: &Path) -> Roots {
+        let at = |name: &str| folder.join(name);
+        let unified = vec![folder.to_path_buf(), at("unified")];
+        Roots { freezer: at("freezer"), cpuacct: at("cpuacct"), memory: at("memory"), unified }
     }
 }
 
@@ -110,7 +119,7 @@ fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
-fn absence_of(error: &std::io::Error) -> Absence {
+pub(super) fn absence_of(error: &std::io::Error) -> Absence {
     match error.kind() {
         ErrorKind::NotFound => Absence::NotListed,
         ErrorKind::PermissionDenied => Absence::NoPermission,
@@ -207,6 +216,16 @@ pub fn processes(job: &Path) -> Reading<Vec<u32>> {
     Reading::Measured(pids)
 }
 
+/// What may be slurmstepd in each of a job's steps: v2 keeps it, and what it starts, apart from the tasks.
+pub fn stewards(job: &Path) -> Vec<u32> {
+    let steps = folders(job).unwrap_or_default();
+    let of_step = |step: PathBuf| fs::read_to_string(step.join("slurm/cgroup.procs")).unwrap_or_default();
+    let pids = |text: String| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<u32>>();
+    let all =
+        steps.into_iter().filter(|step| name_of(step).starts_with("step_")).flat_map(|s| pids(of_step(s)));
+    all.filter(|pid| *pid > 0).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +240,7 @@ mod tests {
     }
 
     fn roots(folder: &Path) -> Roots {
-        Roots { freezer: folder.join("freezer"), unified: vec![folder.join("v2")] }
+        Roots { unified: vec![folder.join("v2")], ..Roots::under(folder) }
     }
 
     fn make(folder: &Path, files: &[(&str, &str)]) {
@@ -279,6 +298,24 @@ mod tests {
         assert_eq!(frozen(&at.join("odd")), Reading::Absent(Absence::NotUnderstood));
         assert_eq!(frozen(&at.join("old")), Reading::Absent(Absence::NoData));
         assert_eq!(frozen(&at.join("gone")), Reading::Absent(Absence::NotListed));
+    }
+
+    #[test]
+    fn a_steps_steward_is_looked_for_beside_the_tasks() {
+        let temp = tempfile::tempdir().unwrap();
+        make(
+            temp.path(),
+            &[
+                ("step_0/slurm/cgroup.procs", "12\n13\n"),
+                ("step_0/user/task_0/cgroup.procs", "14\n"),
+                ("step_extern/slurm/cgroup.procs", "15\n0\n"),
+                ("other/slurm/cgroup.procs", "16\n"),
+            ],
+        );
+        let mut found = stewards(temp.path());
+        found.sort_unstable();
+        assert_eq!(found, [12, 13, 15]);
+        assert!(stewards(&temp.path().join("gone")).is_empty());
     }
 
     #[test]
