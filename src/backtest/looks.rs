@@ -73,29 +73,32 @@ fn looks(gpus: &[Gpu]) -> Vec<Look> {
 
 /// What all GPUs said between two ticks.
 fn tick(recording: &Recording, units: &mut [Unit], run: RunId, after_ms: i64, until_ms: i64) -> Tick {
-    let mut driver = Absent(Absence::NotRecorded);
-    let mut read = |unit: &mut Unit| {
-        let Some((row, ring)) = unit.newest(after_ms, until_ms) else {
-            return Observation::absent(Absence::NotRecorded);
-        };
-        driver = recording.driver(row);
-        let energy = unit.energy(until_ms);
-        Observation {
-            sm_peak: peak(ring, |row| row.sm_util),
-            mem_peak: peak(ring, |row| row.mem_util),
-            energy,
-            ..recording.observation(row)
-        }
-    };
-    let units = units.iter_mut().map(&mut read).collect();
-    Tick {
+    let mut tick = Tick {
         run,
         at: BootMs(until_ms),
         wall: WallMs(until_ms),
-        driver,
-        job: JobSample::absent(Absence::NotRecorded),
-        units,
+        driver: Absent(Absence::NotRecorded),
+        job: JobSample { holders: Measured(0), ..JobSample::absent(Absence::NotRecorded) },
+        units: Vec::with_capacity(units.len()),
+    };
+    for unit in units {
+        let Some((row, ring)) = unit.newest(after_ms, until_ms) else {
+            tick.job.holders = Absent(Absence::NotRecorded);
+            tick.units.push(Observation::absent(Absence::NotRecorded));
+            continue;
+        };
+        tick.driver = recording.driver(row);
+        // All of them, or nobody can say how many.
+        tick.job.holders =
+            tick.job.holders.and_then(|sum| recording.holders(row).map(|n| sum.saturating_add(n)));
+        tick.units.push(Observation {
+            sm_peak: peak(ring, |row| row.sm_util),
+            mem_peak: peak(ring, |row| row.mem_util),
+            energy: unit.energy(until_ms),
+            ..recording.observation(row)
+        });
     }
+    tick
 }
 
 /// What the driver's ring would have held; one row alone is no ring.
