@@ -78,15 +78,21 @@ fn judged(text: &str, file: String, setting: &Setting) -> Result<Report, String>
         return Err("no row of any GPU".to_owned());
     };
     let units: Vec<UnitRef> = recording.gpus.iter().map(|gpu| gpu.unit.clone()).collect();
-    let job = job(first - setting.began_before_ms, units.len());
+    let gpus = units.len();
+    let history = JobHistory {
+        job: job(first - setting.began_before_ms, gpus),
+        units: Measured(units),
+        node_units: Measured(gpus as u32),
+        ticks: Vec::new(),
+        floors: Vec::new(),
+        actions: Vec::new(),
+        open_finding: None,
+    };
     let mut config = setting.config.clone();
     // Whose job it was is not known, so nobody can be found exempt, nor would anything be found at all.
     config.rules.exemptions = Exemptions::default();
-    let mut player = Player::new(&config, job, units, Measured(recording.gpus.len() as u32));
-    for tick in looks::ticks(&recording, setting.every_ms) {
-        player.run(tick);
-    }
-    let gpus = recording.gpus.len();
+    let mut player = Player::new(&config, history);
+    looks::play(&recording, setting.every_ms, &mut |tick| player.run(tick));
     let subject = Subject::File(file);
     Ok(Report { subject, gpus, recorded_ms: last - first, first: BootMs(first), played: player.end() })
 }

@@ -32,19 +32,21 @@ pub fn ledger(dir: &Path, config: &Config) -> Result<Vec<Report>, LedgerError> {
 fn judged(ledger: &Ledger, record: JobRecord, config: &Config) -> Result<Option<Report>, LedgerError> {
     let units = ledger.units_of(record.run.id)?;
     let asked = JobAsked { run: record.run.clone(), units: Measured(units.clone()) };
-    let ticks = ledger.replay_closed(asked, &record.boot_id)?.ticks;
+    let mut history = ledger.replay_closed(asked, &record.boot_id)?;
+    let ticks = std::mem::take(&mut history.ticks);
     let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else {
         return Ok(None);
     };
     let (first, first_wall, recorded_ms) = (first.at, first.wall, last.at.since_ms(first.at));
-    let node_units = match ledger.known_units(&record.boot_id)?.len() {
+    history.node_units = match ledger.known_units(&record.boot_id)?.len() {
         0 => Absent(Absence::NotRecorded),
         n => Measured(n as u32),
     };
     let r = &record.run.registration;
     let subject = Subject::Job { job: record.run.shown_id(), user: r.user.clone(), first: first_wall };
     let gpus = units.len();
-    let mut player = Player::new(config, as_it_ran(record.run, first), units, node_units);
+    history.job = as_it_ran(record.run, first);
+    let mut player = Player::new(config, history);
     for tick in ticks {
         player.run(tick);
     }

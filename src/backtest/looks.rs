@@ -20,14 +20,14 @@ const STEP_MS: i64 = DENSE_MS * 3 / 2;
 /// difference across it is believed. More than any card draws while a recording lasts.
 const ANEW_MJ: u64 = 10_000_000_000_000;
 
-/// The ticks of a recording under a cadence of runs, oldest first.
-pub fn ticks(recording: &Recording, every_ms: i64) -> Vec<Tick> {
+/// Gives the ticks of a recording under a cadence of runs, oldest first.
+pub fn play(recording: &Recording, every_ms: i64, run: &mut dyn FnMut(Tick)) {
     let looks = looks(&recording.gpus);
     let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
-        return Vec::new();
+        return;
     };
     let mut units: Vec<Unit> = recording.gpus.iter().map(Unit::new).collect();
-    let mut ticks = Vec::new();
+    let mut number = 0;
     let (mut begun, mut due_ms) = (looks.iter().peekable(), first.from_ms);
     let mut seen_ms = i64::MIN;
     while due_ms <= last.from_ms {
@@ -37,11 +37,11 @@ pub fn ticks(recording: &Recording, every_ms: i64) -> Vec<Tick> {
         }
         due_ms += every_ms;
         if until_ms > seen_ms {
-            ticks.push(tick(recording, &mut units, ticks.len() as i64, seen_ms, until_ms));
+            number += 1;
+            run(tick(recording, &mut units, RunId(number), seen_ms, until_ms));
             seen_ms = until_ms;
         }
     }
-    ticks
 }
 
 /// When the recorder looked at all GPUs once.
@@ -72,30 +72,33 @@ fn looks(gpus: &[Gpu]) -> Vec<Look> {
 }
 
 /// What all GPUs said between two ticks.
-fn tick(recording: &Recording, units: &mut [Unit], number: i64, after_ms: i64, until_ms: i64) -> Tick {
-    let mut driver = Absent(Absence::NotRecorded);
-    let mut read = |unit: &mut Unit| {
-        let Some((row, ring)) = unit.newest(after_ms, until_ms) else {
-            return Observation::absent(Absence::NotRecorded);
-        };
-        driver = recording.driver(row);
-        let energy = unit.energy(until_ms);
-        Observation {
-            sm_peak: peak(ring, |row| row.sm_util),
-            mem_peak: peak(ring, |row| row.mem_util),
-            energy,
-            ..recording.observation(row)
-        }
-    };
-    let units = units.iter_mut().map(&mut read).collect();
-    Tick {
-        run: RunId(number + 1),
+fn tick(recording: &Recording, units: &mut [Unit], run: RunId, after_ms: i64, until_ms: i64) -> Tick {
+    let mut tick = Tick {
+        run,
         at: BootMs(until_ms),
         wall: WallMs(until_ms),
-        driver,
-        job: JobSample::absent(Absence::NotRecorded),
-        units,
+        driver: Absent(Absence::NotRecorded),
+        job: JobSample { holders: Measured(0), ..JobSample::absent(Absence::NotRecorded) },
+        units: Vec::with_capacity(units.len()),
+    };
+    for unit in units {
+        let Some((row, ring)) = unit.newest(after_ms, until_ms) else {
+            tick.job.holders = Absent(Absence::NotRecorded);
+            tick.units.push(Observation::absent(Absence::NotRecorded));
+            continue;
+        };
+        tick.driver = recording.driver(row);
+        // All of them, or nobody can say how many.
+        tick.job.holders =
+            tick.job.holders.and_then(|sum| recording.holders(row).map(|n| sum.saturating_add(n)));
+        tick.units.push(Observation {
+            sm_peak: peak(ring, |row| row.sm_util),
+            mem_peak: peak(ring, |row| row.mem_util),
+            energy: unit.energy(until_ms),
+            ..recording.observation(row)
+        });
     }
+    tick
 }
 
 /// What the driver's ring would have held; one row alone is no ring.
@@ -188,7 +191,8 @@ mod tests {
     fn played(text: &str, every_ms: i64) -> Vec<Tick> {
         let recording = Recording::read(text).unwrap();
         let first = recording.gpus[0].rows[0].at_ms;
-        let mut ticks = ticks(&recording, every_ms);
+        let mut ticks = Vec::new();
+        play(&recording, every_ms, &mut |tick| ticks.push(tick));
         ticks.iter_mut().for_each(|tick| tick.at = BootMs(tick.at.0 - first));
         ticks
     }

@@ -77,24 +77,18 @@ pub struct Player {
 }
 
 impl Player {
-    /// `node_units`: the allocation units of the node.
-    pub fn new(config: &Config, job: JobRun, units: Vec<UnitRef>, node_units: Reading<u32>) -> Player {
+    /// What is known before the first run: the job run, its units, their learnt floors. Whatever else the history
+    /// holds is left out: it is to be played.
+    pub fn new(config: &Config, history: JobHistory) -> Player {
+        let units = history.units.measured().map_or(0, Vec::len);
         Player {
             rules: config.rules.clone(),
             keep_ms: config.history.keep.as_millis() as i64,
             releases: config.act.release == Release::JobEnd,
-            worked: vec![None; units.len()],
-            history: JobHistory {
-                job,
-                units: Measured(units),
-                node_units,
-                ticks: Vec::new(),
-                floors: Vec::new(),
-                actions: Vec::new(),
-                open_finding: None,
-            },
+            history: JobHistory { ticks: Vec::new(), actions: Vec::new(), open_finding: None, ..history },
             runs: Vec::new(),
             cadence: Absent(Absence::NoData),
+            worked: vec![None; units],
             alive_before: false,
             played: Played::default(),
         }

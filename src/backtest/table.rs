@@ -42,6 +42,7 @@ columns! {
     Temperature: "", ["temperature.gpu"];
     Reasons: "", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"];
     Processes: "", ["processes"];
+    Holders: "", ["holders"];
 }
 
 /// A recorder that was started anew writes its header again; it also warns between rows (the infoROM of a card).
@@ -224,6 +225,11 @@ impl<'a> Recording<'a> {
             processes: cells.read(Column::Processes, compute),
             fields: Fields::absent(Absence::NotRecorded),
         }
+    }
+
+    /// How many processes held the card's device file open, where somebody recorded that too.
+    pub fn holders(&self, row: &Row) -> Reading<u32> {
+        Cells::of(&self.header, row.line).read(Column::Holders, number)
     }
 
     /// The driver's version, as one row says it.

@@ -86,7 +86,11 @@ fn without_a_process_list_little_memory_is_not_known_to_be_held() {
     let signature = |r: Recording| names(&judged(&r, "", &[]));
     assert_eq!(signature(recording(little).without("processes")).as_deref(), Some("unknown"));
     assert_eq!(signature(recording(resting()).without("processes")).as_deref(), Some("hung"));
-    assert_eq!(signature(recording(Span { processes: "0", ..little })).as_deref(), Some("idle"));
+    // What is empty is idle only where nobody holds the device files either, which no usual recording tells.
+    let empty = Span { memory_mib: 4, watts: 70, processes: "0", holders: "0", ..little };
+    assert_eq!(signature(recording(empty)).as_deref(), Some("idle"));
+    assert_eq!(signature(recording(empty).without("holders")).as_deref(), Some("unknown"));
+    assert_eq!(signature(recording(Span { holders: "1", ..empty })).as_deref(), Some("unknown"));
 }
 
 /// Bursts of half a minute in every two, all between the looks of a run every two minutes.

@@ -8,10 +8,11 @@ pub struct Span {
     pub memory_mib: u32,
     pub watts: u32,
     pub processes: &'static str,
+    pub holders: &'static str,
 }
 
 pub fn working() -> Span {
-    Span { util: 97, memctl: 40, memory_mib: 61_000, watts: 600, processes: "1" }
+    Span { util: 97, memctl: 40, memory_mib: 61_000, watts: 600, processes: "1", holders: "1" }
 }
 
 /// A process and its memory, and no compute.
@@ -19,7 +20,7 @@ pub fn resting() -> Span {
     Span { util: 0, memctl: 0, watts: 118, ..working() }
 }
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "timestamp",
     "uuid",
     "index",
@@ -30,13 +31,14 @@ const COLUMNS: [&str; 10] = [
     "power.draw [W]",
     "temperature.gpu",
     "processes",
+    "holders",
 ];
 
 /// A recording in the making.
 pub struct Recording {
     gpus: u32,
     every_s: u32,
-    rows: Vec<(u32, [String; 10])>,
+    rows: Vec<(u32, [String; 11])>,
     end_s: u32,
     columns: Vec<usize>,
 }
@@ -66,6 +68,7 @@ impl Recording {
                     format!("{}.00 W", span.watts),
                     "41".to_owned(),
                     span.processes.to_owned(),
+                    span.holders.to_owned(),
                 ];
                 self.rows.push((s, cells));
             }
