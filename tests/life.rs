@@ -84,6 +84,7 @@ impl Eyes for Seen {
             written_bytes: quiet,
             read_bytes: quiet,
             working_set_bytes: quiet,
+            holders: Reading::Absent(Absence::NotAsked),
         }
     }
 

@@ -292,7 +292,7 @@ mod tests {
         }
 
         fn machine(&self) -> Machine {
-            let source = SourcePlan::Nvml { library: None };
+            let source = SourcePlan::Nvml { library: None, gpm: crate::model::Gpm::Off };
             let plan = Plan { source, deadline: Duration::from_secs(1), lock: self.0.path().join("lock") };
             let mut machine = Machine::new(plan, NodeName::new("n1").unwrap());
             machine.proc = Proc::at(&self.0.path().join("proc"));
