@@ -12,10 +12,9 @@ use crate::units::{BootMs, Millijoules, Percent, WallMs};
 const RING_MS: i64 = 10_000;
 /// Rows of one look at all GPUs lie no further apart: each GPU's row has a time of its own.
 const LOOK_MS: i64 = 10_000;
-/// Rows that usually lie no further apart than this speak for the time between, as instants do for the rules.
-const DENSE_MS: i64 = 45_000;
-/// And where they usually do, one step may be so long: a recorder is late at times.
-const STEP_MS: i64 = DENSE_MS * 3 / 2;
+/// Rows no further apart than three runs, or this, have a line drawn between their powers: that is what the rules take
+/// for no hole in the samples (`max_sample_gap: auto`).
+const BRIDGED_MS: i64 = 90_000;
 /// Where nothing is known of some time, the counter starts anew, so far below that it shows less than before: no
 /// difference across it is believed. More than any card draws while a recording lasts.
 const ANEW_MJ: u64 = 10_000_000_000_000;
@@ -26,7 +25,8 @@ pub fn play(recording: &Recording, every_ms: i64, run: &mut dyn FnMut(Tick)) {
     let (Some(first), Some(last)) = (looks.first(), looks.last()) else {
         return;
     };
-    let mut units: Vec<Unit> = recording.gpus.iter().map(Unit::new).collect();
+    let bridged_ms = BRIDGED_MS.max(3 * every_ms);
+    let mut units: Vec<Unit> = recording.gpus.iter().map(|gpu| Unit::new(gpu, bridged_ms)).collect();
     let mut number = 0;
     let (mut begun, mut due_ms) = (looks.iter().peekable(), first.from_ms);
     let mut seen_ms = i64::MIN;
@@ -118,8 +118,8 @@ struct Unit<'r, 'a> {
     rows: &'r [Row<'a>],
     /// Rows that a tick has passed.
     used: usize,
-    /// Whether its rows usually lie close enough to speak for the time between.
-    dense: bool,
+    /// So far apart two rows may lie.
+    bridged_ms: i64,
     /// What the counter started from last.
     base_mj: u64,
     /// Integrated since, up to the newest of the used rows; microjoules.
@@ -127,11 +127,8 @@ struct Unit<'r, 'a> {
 }
 
 impl<'r, 'a> Unit<'r, 'a> {
-    fn new(gpu: &'r Gpu<'a>) -> Unit<'r, 'a> {
-        let mut steps: Vec<i64> = gpu.rows.windows(2).map(|pair| pair[1].at_ms - pair[0].at_ms).collect();
-        steps.sort_unstable();
-        let dense = steps.get(steps.len() / 2).is_some_and(|median| *median <= DENSE_MS);
-        Unit { rows: &gpu.rows, used: 0, dense, base_mj: u64::MAX / 2, energy_uj: 0 }
+    fn new(gpu: &'r Gpu<'a>, bridged_ms: i64) -> Unit<'r, 'a> {
+        Unit { rows: &gpu.rows, used: 0, bridged_ms, base_mj: u64::MAX / 2, energy_uj: 0 }
     }
 
     /// The newest row after one instant up to another, with those that its ring would still hold, itself the last.
@@ -154,7 +151,7 @@ impl<'r, 'a> Unit<'r, 'a> {
     /// What the counter would show at the tick; absent where the rows speak for no time but their own.
     fn energy(&self, at_ms: i64) -> Reading<Millijoules> {
         let newest = self.used.checked_sub(1).filter(|row| self.rows[*row].power.measured().is_some());
-        let Some(row) = newest.filter(|_| self.dense && self.base_mj > 0) else {
+        let Some(row) = newest.filter(|_| self.base_mj > 0) else {
             return Absent(Absence::NotRecorded);
         };
         // The next row, where there is one, says how the power went on to the tick.
@@ -166,7 +163,7 @@ impl<'r, 'a> Unit<'r, 'a> {
     /// Energy from one row to an instant not after the next: the mean of both powers. mW times ms.
     fn drawn_uj(&self, row: usize, until_ms: i64) -> Option<u64> {
         let (from, to) = (&self.rows[row], self.rows.get(row + 1)?);
-        let close = self.dense && to.at_ms - from.at_ms <= STEP_MS;
+        let close = to.at_ms - from.at_ms <= self.bridged_ms;
         match (from.power, to.power) {
             (Measured(a), Measured(b)) if close => Some((a.0 + b.0) / 2 * (until_ms - from.at_ms) as u64),
             _ => None,
@@ -270,14 +267,15 @@ mod tests {
     #[test]
     fn no_energy_is_made_up_for_time_that_nobody_recorded() {
         let mut rows = every(15.0, 21);
-        // 90 s without a row, between ticks at 60 and at 150 s.
-        rows.drain(5..10);
-        let ticks = played(&recorded(&rows), 30_000);
-        let hole = at(&ticks).iter().position(|at| *at == 150_000).unwrap();
+        // 120 s without a row, between ticks at 60 and at 180 s.
+        rows.drain(5..12);
+        let holed = recorded(&rows);
+        let ticks = played(&holed, 30_000);
+        let hole = at(&ticks).iter().position(|at| *at == 180_000).unwrap();
         for (n, energy) in energies(&ticks).into_iter().enumerate() {
             assert_eq!(energy, (n + 1 != hole).then_some(70 * 30_000), "interval {n}");
         }
-        // A recorder that looks every minute saw nothing of the time between.
-        assert!(energies(&played(&recorded(&every(60.0, 9)), 60_000)).iter().all(Option::is_none));
+        // For runs every minute that is no hole.
+        assert!(energies(&played(&holed, 60_000)).iter().all(Option::is_some));
     }
 }
