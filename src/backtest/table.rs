@@ -156,7 +156,8 @@ impl<'h, 'a> Cells<'h, 'a> {
         let named = |name: &str| UnitUuid::new(&format!("GPU-{name}"));
         let known = |uuid: Result<UnitUuid, String>| uuid.map_or(Absent(Absence::NotUnderstood), Measured);
         if let Some(uuid) = self.text(Column::Uuid) {
-            return known(UnitUuid::new(uuid));
+            // A recorder may have shortened the names; a card's complaint in brackets is none.
+            return known(UnitUuid::new(uuid).or_else(|_| named(uuid)));
         }
         if self.header.place(Column::Index).is_some() {
             return self.read(Column::Index, number::<u32>).and_then(|n| known(named(&format!("index-{n}"))));
@@ -166,9 +167,10 @@ impl<'h, 'a> Cells<'h, 'a> {
     }
 }
 
-/// `2026/11/29 13:25:38.123`, as milliseconds.
+/// `2026/11/29 13:25:38.123`, as milliseconds; also as ISO 8601 writes it.
 fn moment(text: &str) -> Option<i64> {
-    let at = NaiveDateTime::parse_from_str(text, "%Y/%m/%d %H:%M:%S%.f").ok()?;
+    let forms = ["%Y/%m/%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
+    let at = forms.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())?;
     Some(at.and_utc().timestamp_millis())
 }
 
@@ -265,9 +267,11 @@ fn take<'a>(
         gpus.push(Gpu { unit: UnitRef { uuid, index, name }, rows: Vec::new() });
     }
     let rows = &mut gpus[place].rows;
-    if rows.last().is_some_and(|before| at_ms <= before.at_ms) {
+    // Of two rows of one moment the later one speaks.
+    rows.pop_if(|before| before.at_ms == at_ms);
+    if rows.last().is_some_and(|before| at_ms < before.at_ms) {
         return Err(format!(
-            "`{said}` is not later than the row before of the same GPU: two recordings, or a clock set back; \
+            "`{said}` is earlier than the row before of the same GPU: two recordings, or a clock set back; \
              split the file there"
         ));
     }
@@ -347,6 +351,7 @@ mod tests {
     fn a_gpu_is_its_uuid_else_its_index_else_its_address() {
         let table = [
             ("uuid, index", "GPU-a, 5", "GPU-a", 5),
+            ("uuid", "3", "GPU-3", 0),
             ("index, pci.bus_id", "5, 00000000:9B:00.0", "GPU-index-5", 5),
             ("pci.bus_id", "00000000:9B:00.0", "GPU-0000-9b-00-0", 0),
         ];
@@ -374,7 +379,10 @@ mod tests {
             (format!("{HEADER}\nUnable to determine\n{row}\n"), "line 2: 1 cells, the header names 5"),
             (format!("{HEADER}\n29.11.2026, GPU-a, 0, 0, 0\n"), "line 2: `29.11.2026` is no time"),
             // A clock set back for daylight saving; only differences of times count.
-            (format!("{HEADER}\n{row}\n{row}\n"), "line 3: `2026/11/29 13:25:38.123` is not later"),
+            (
+                format!("{HEADER}\n{row}\n2026/11/29 12:25:38.123, GPU-a, 0 %, 70 W, 1\n"),
+                "line 3: `2026/11/29 12:25:38.123` is earlier",
+            ),
         ];
         for (text, wanted) in table {
             let why = refusal(&text);
