@@ -139,6 +139,7 @@ fn units(out: &mut String, told: &Told) {
         );
         let _ = writeln!(out, "        {}", readings(seen));
         let _ = writeln!(out, "        {}", counted(told, u));
+        let _ = writeln!(out, "        {}", learnt(told, u));
         let _ = writeln!(out, "        {}", timeline(told, u, &unit.levels));
     }
     let _ = writeln!(
@@ -147,30 +148,28 @@ fn units(out: &mut String, told: &Told) {
     );
 }
 
-/// What the job's processes did beside their GPUs, since the oldest sample kept of the last hour.
+/// What the job's processes did beside their GPUs, over the last hour or as much of it as is kept.
 fn beside(out: &mut String, told: &Told) {
+    const BACK_MS: i64 = 3_600_000;
     let ticks = &told.history.ticks;
     let Some(now) = ticks.last() else { return };
-    let Some(then) = ticks.iter().find(|tick| now.at.since_ms(tick.at) <= 3_600_000) else { return };
-    let seconds = now.at.since_ms(then.at) as f64 / 1000.0;
+    let Some(then) = ticks.iter().find(|tick| now.at.since_ms(tick.at) <= BACK_MS) else { return };
+    let over_ms = now.at.since_ms(then.at);
+    let reset = Reading::Absent(Absence::CounterReset);
     let rate = |from: Reading<u64>, to: Reading<u64>, unit: f64| -> String {
         let rise = from.and_then(|from| {
-            to.and_then(|to| {
-                to.checked_sub(from).map_or(Reading::Absent(Absence::CounterReset), Reading::Measured)
-            })
+            to.and_then(|to| to.checked_sub(from).filter(|_| over_ms > 0).map_or(reset, Reading::Measured))
         });
-        or_why(&rise, |n| {
-            if seconds > 0.0 { format!("{:.1}", *n as f64 / seconds / unit) } else { "?".to_owned() }
-        })
+        or_why(&rise, |n| format!("{:.1}", *n as f64 / over_ms as f64 / unit))
     };
-    let mib = 1_048_576.0;
+    let mib_a_ms = 1_048_576.0 / 1000.0;
     let _ = writeln!(
         out,
         "host      over {}: cores {}; MiB/s written {}, read {}; working set {}; frozen {}",
-        human_ms((seconds * 1000.0) as i64),
-        rate(then.job.cpu_ms, now.job.cpu_ms, 1000.0),
-        rate(then.job.written_bytes, now.job.written_bytes, mib),
-        rate(then.job.read_bytes, now.job.read_bytes, mib),
+        human_ms(over_ms),
+        rate(then.job.cpu_ms, now.job.cpu_ms, 1.0),
+        rate(then.job.written_bytes, now.job.written_bytes, mib_a_ms),
+        rate(then.job.read_bytes, now.job.read_bytes, mib_a_ms),
         or_why(&now.job.working_set_bytes, |n| MemoryBytes(*n).human()),
         or_why(&now.job.frozen, |f| if *f { "yes" } else { "no" }.to_owned()),
     );
@@ -205,6 +204,19 @@ fn counted(told: &Told, unit: usize) -> String {
         or_why(&interval::slowed_permille(then, at), |n| format!("{}.{} %", n / 10, n % 10)),
         or_why(&interval::traffic(then, at), |moved| if *moved { "yes" } else { "none" }.to_owned()),
         or_why(&fields.get(Field::GpmSmActive), |n| format!("{}.{:02} %", n / 100, n % 100)),
+    )
+}
+
+/// What this node learnt of the card at rest; it vetoes what draws a quarter more.
+fn learnt(told: &Told, unit: usize) -> String {
+    let floors = told.history.floors.get(unit).copied().unwrap_or_else(LearntFloors::none);
+    let of = |rest: Rest| or_why(&floors.get(rest), |p| p.watts());
+    format!(
+        "learnt at rest, clocks down and up: empty {}, {}; with a context {}, {}",
+        of(Rest::EmptyLow),
+        of(Rest::EmptyHigh),
+        of(Rest::ContextLow),
+        of(Rest::ContextHigh),
     )
 }
 

@@ -2,6 +2,7 @@
 
 use super::window::Series;
 use crate::reading::{Absence, Reading};
+use crate::units::MemoryBytes;
 
 /// What the job's processes did beside its GPUs over the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,6 +10,9 @@ pub(super) struct HostActivity {
     cores: f64,
     processes: u32,
     written_bytes_per_s: f64,
+    /// Told, never judged on: a job may read or hold much and do nothing with it.
+    read_bytes_per_s: Reading<f64>,
+    working_set_bytes: Reading<u64>,
 }
 
 impl HostActivity {
@@ -17,11 +21,20 @@ impl HostActivity {
     }
 
     pub(super) fn words(&self) -> String {
-        let mib = self.written_bytes_per_s / 1_048_576.0;
-        format!(
-            "{:.1} cores busy beside {} GPU processes, {mib:.1} MiB/s written",
-            self.cores, self.processes
-        )
+        let mib = |bytes: f64| format!("{:.1} MiB/s", bytes / 1_048_576.0);
+        let mut words = format!(
+            "{:.1} cores busy beside {} GPU processes, {} written",
+            self.cores,
+            self.processes,
+            mib(self.written_bytes_per_s)
+        );
+        if let Reading::Measured(read) = self.read_bytes_per_s {
+            words += &format!(", {} read", mib(read));
+        }
+        if let Reading::Measured(bytes) = self.working_set_bytes {
+            words += &format!(", working set {}", MemoryBytes(bytes).human());
+        }
+        words
     }
 }
 
@@ -52,5 +65,7 @@ pub(super) fn over_window(series: &Series, t: usize, units: &[usize]) -> Reading
         written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes)
             .measured()
             .map_or(0.0, |r| r * 1000.0),
+        read_bytes_per_s: rise(first.job.read_bytes, last.job.read_bytes).map(|r| r * 1000.0),
+        working_set_bytes: last.job.working_set_bytes,
     })
 }
