@@ -293,7 +293,9 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
         Ok(None) => return Ok(defaults),
         Err(tree::Unreadable { cause, position }) => {
             let what = "is unusable".to_owned();
-            return Err(vec![ConfigError { what, position, hint: cause, ..ConfigError::of_file(name) }]);
+            // The parser repeats keys as they stand in the file, with whatever control characters they hold.
+            let hint = values::on_one_line(&cause);
+            return Err(vec![ConfigError { what, position, hint, ..ConfigError::of_file(name) }]);
         }
     };
     let mut check = table::Check::new(text, name);

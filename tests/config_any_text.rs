@@ -63,6 +63,12 @@ const PIECES: &[&str] = &[
     "`",
 ];
 
+#[test]
+fn what_the_parser_repeats_of_a_file_stays_on_one_line() {
+    let Err(errors) = parse("thresholds\tx: !y ", "c") else { panic!("a tag was taken") };
+    assert!(on_one_line(&errors) && errors[0].to_string().contains("thresholds\\tx"), "{errors:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

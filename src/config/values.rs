@@ -51,6 +51,16 @@ pub(super) fn shown(text: &str) -> String {
     line
 }
 
+/// Whether a character could break a line.
+fn breaks(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// Text on one line, none of it lost.
+pub(super) fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if breaks(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 fn wrong<T>(node: &Node<'_>, allowed: impl Into<String>) -> Result<T, Bad> {
     Err(vec![Wrong { at: node.at, index: None, found: found(&node.value), allowed: allowed.into() }])
 }
@@ -259,7 +269,6 @@ pub(super) fn pattern(node: &Node<'_>) -> Result<Regex, Bad> {
 
 /// Not empty, no control or separator character that could break a line of a log or of `config show`.
 fn printable(text: &str) -> bool {
-    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
     !text.is_empty() && !text.contains(breaks)
 }
 
