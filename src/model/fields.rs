@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident = $word:literal;)*) => {
-        /// One number of [`Fields`]. Its place in this list is its place in the ledger: new ones go to the end.
+        /// One number of [`Fields`]. Its place in this list is its place in the ledger: new ones go to the end. What the
+        /// rules look at stands first, since a stored row is read from its beginning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Field { $($(#[$doc])* $name,)* }
 
@@ -23,18 +24,10 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Time below the wanted clocks because of the power limit, ns (NVML field 74). Normal at work.
-    PowerCapNs = "power_cap_ns";
-    /// The same because of temperature, ns (75).
+    /// What the driver wants done to this GPU: 0 nothing, 1 reset, 2 reboot, ... (230, from driver 570).
+    RecoveryAction = "recovery_action";
+    /// Time below the wanted clocks because of temperature, ns (75).
     ThermalNs = "thermal_ns";
-    /// The same because of other GPUs in a sync-boost group, ns (76).
-    SyncBoostNs = "sync_boost_ns";
-    /// The same because of the board's limit, ns (77).
-    BoardLimitNs = "board_limit_ns";
-    /// The same because of low utilization, ns (78). Kept, never judged on: no recording confirms it.
-    LowUtilizationNs = "low_utilization_ns";
-    /// The same because of the board's reliability limit, ns (79).
-    ReliabilityNs = "reliability_ns";
     /// Software thermal slow-down, ns (251 from driver 575, 269 from 580.82).
     SwThermalNs = "sw_thermal_ns";
     /// Hardware thermal slow-down, ns (252, 270).
@@ -49,10 +42,20 @@ fields! {
     NvlinkTxKib = "nvlink_tx_kib";
     /// KiB of data received over all NVLinks (139).
     NvlinkRxKib = "nvlink_rx_kib";
-    /// Corrected ECC errors since the driver was loaded (3).
-    EccCorrectedVolatile = "ecc_corrected_volatile";
     /// Uncorrected ECC errors since the driver was loaded (4).
     EccUncorrectedVolatile = "ecc_uncorrected_volatile";
+    /// Time below the wanted clocks because of the power limit, ns (74). Normal at work.
+    PowerCapNs = "power_cap_ns";
+    /// The same because of other GPUs in a sync-boost group, ns (76).
+    SyncBoostNs = "sync_boost_ns";
+    /// The same because of the board's limit, ns (77).
+    BoardLimitNs = "board_limit_ns";
+    /// The same because of low utilization, ns (78). Kept, never judged on: no recording confirms it.
+    LowUtilizationNs = "low_utilization_ns";
+    /// The same because of the board's reliability limit, ns (79).
+    ReliabilityNs = "reliability_ns";
+    /// Corrected ECC errors since the driver was loaded (3).
+    EccCorrectedVolatile = "ecc_corrected_volatile";
     /// Corrected ECC errors of the card's life (5).
     EccCorrectedAggregate = "ecc_corrected_aggregate";
     /// Uncorrected ECC errors of the card's life (6).
@@ -73,8 +76,6 @@ fields! {
     RemapPending = "remap_pending";
     /// Whether a row could not be remapped, 0 or 1 (145).
     RemapFailed = "remap_failed";
-    /// What the driver wants done to this GPU: 0 nothing, 1 reset, 2 reboot, ... (230, from driver 570).
-    RecoveryAction = "recovery_action";
     /// Share of time in which an SM was active, hundredths of a percent (GPM metric 2, over 100 ms or more).
     GpmSmActive = "gpm_sm_active";
     /// Share of time in which a tensor pipe was active, hundredths of a percent (GPM 5).

@@ -3,6 +3,7 @@
 
 use super::Thresholds;
 use super::floor::{Floors, resident, rest_of, well_above};
+use super::interval::{self, Moment};
 use crate::model::{Field, LearntFloors, Observation, Readings, Rest};
 use crate::reading::{Absence, Reading};
 use crate::units::{ClocksEventMask, Milliwatts, Percent};
@@ -100,10 +101,8 @@ pub struct Glance<'a> {
     pub seen: &'a Observation,
     /// Its mean power since the tick before.
     pub mean: Reading<Milliwatts>,
-    /// The higher of its instant powers at both ends of that time.
-    pub ends: Reading<Milliwatts>,
-    /// Thousandths of that time in which hardware or heat slowed it.
-    pub slowed_permille: Reading<u64>,
+    /// The tick before and this one, where there is one before.
+    pub interval: Option<(Moment<'a>, Moment<'a>)>,
     /// What it drew at rest over the window.
     pub floors: &'a Floors,
     /// What it was learnt to draw at rest.
@@ -117,6 +116,12 @@ impl Glance<'_> {
             Reading::Measured(mean) => Reading::Measured(mean),
             Reading::Absent(_) => self.seen.power,
         }
+    }
+
+    /// The higher of its instant powers at both ends of the interval.
+    pub fn ends(&self) -> Reading<Milliwatts> {
+        let Some((before, now)) = self.interval else { return Reading::Absent(Absence::NotRecorded) };
+        before.seen.power.and_then(|a| now.seen.power.map(|b| a.max(b)))
     }
 
     /// The level of this unit at this tick.
@@ -155,8 +160,11 @@ impl Glance<'_> {
 
     fn is_throttled(&self) -> bool {
         let now = matches!(self.seen.clocks_event, Reading::Measured(mask) if is_slowed(mask));
-        let long = matches!(self.slowed_permille, Reading::Measured(share) if share >= 500);
-        (now || long) && runs_slow(self.seen, self.power())
+        let long = || {
+            let slowed = self.interval.map(|(before, now)| interval::slowed_permille(before, now));
+            matches!(slowed, Some(Reading::Measured(share)) if share >= 500)
+        };
+        runs_slow(self.seen, self.power()) && (now || long())
     }
 
     /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work; so was one
@@ -174,7 +182,7 @@ impl Glance<'_> {
             (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
             _ => false,
         };
-        above(window) || above(learnt) || above(self.ends)
+        above(window) || above(learnt) || above(self.ends())
     }
 
     /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.

@@ -173,17 +173,11 @@ impl<'a> Series<'a> {
     /// One unit at one tick, with what its counters and floors say.
     fn glance(&self, t: usize, unit: usize) -> Glance<'_> {
         let now = &self.ticks[t];
-        let mut slowed_permille = Reading::Absent(Absence::NotRecorded);
-        let mut ends = Reading::Absent(Absence::NotRecorded);
-        if let Some(before) = t.checked_sub(1).map(|before| self.ticks[before].moment(unit)) {
-            slowed_permille = interval::slowed_permille(before, now.moment(unit));
-            ends = before.seen.power.and_then(|a| now.units[unit].power.map(|b| a.max(b)));
-        }
+        let before = t.checked_sub(1).map(|before| self.ticks[before].moment(unit));
         Glance {
             seen: &now.units[unit],
             mean: self.means[t][unit],
-            ends,
-            slowed_permille,
+            interval: before.map(|before| (before, now.moment(unit))),
             floors: &self.floors[unit][t],
             learnt: self.learnt[unit],
         }
@@ -256,7 +250,7 @@ impl<'a> Series<'a> {
         if glance.seen.sm_peak.measured().is_some_and(covers) || glance.rested() {
             return true;
         }
-        match (self.levels[t][unit], glance.mean, glance.ends) {
+        match (self.levels[t][unit], glance.mean, glance.ends()) {
             (Level::Zero | Level::Unreadable(_), _, _) => false,
             (_, Reading::Measured(mean), Reading::Measured(ends)) => !floor::well_above(mean, ends),
             _ => false,

@@ -86,15 +86,11 @@ fn built(like: Like) -> &'static Path {
 /// A process that exists wherever tests run, beside the test's own.
 pub const INIT: u32 = 1;
 
-/// The fields of [`node`]'s GPUs by id, with their kinds of value: in the order of the model, up to the recovery
-/// action. Each is another kind where drivers differ, and NVLink's count only for all links together.
+/// The fields of [`node`]'s GPUs by id, with their kinds of value: in the order of the model, but for GPM's
+/// activity. Each is another kind where drivers differ, and NVLink's count only for all links together.
 pub const FIELDS: [(&str, &str); 26] = [
-    ("74", "ull"),
+    ("230", "u"),
     ("75", "ull"),
-    ("76", "ull"),
-    ("77", "ull"),
-    ("78", "ull"),
-    ("79", "ull"),
     ("269", "ull"),
     ("270", "ull"),
     ("271", "ull"),
@@ -102,8 +98,13 @@ pub const FIELDS: [(&str, &str); 26] = [
     ("198", "ull"),
     ("138 all", "ull"),
     ("139 all", "ull"),
-    ("3", "ull"),
     ("4", "ul"),
+    ("74", "ull"),
+    ("76", "ull"),
+    ("77", "ull"),
+    ("78", "ull"),
+    ("79", "ull"),
+    ("3", "ull"),
     ("5", "sll"),
     ("6", "ull"),
     ("29", "u"),
@@ -114,7 +115,6 @@ pub const FIELDS: [(&str, &str); 26] = [
     ("143", "us"),
     ("144", "si"),
     ("145", "u"),
-    ("230", "u"),
 ];
 
 /// What GPU `gpu` says of the `n`-th of [`FIELDS`]: no two alike, and the wide ones wider than 32 bits; but these are

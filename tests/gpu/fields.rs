@@ -115,7 +115,7 @@ fn another_drivers_ids_are_not_mistaken_for_ours() {
         ("570.211.01", none),
         ("575.51.03", [51, 52, 53].map(Measured)),
         ("580.65.06", [51, 52, 53].map(Measured)),
-        ("580.82.07", [6, 7, 8].map(|n| Measured(field_value(0, n)))),
+        ("580.82.07", [2, 3, 4].map(|n| Measured(field_value(0, n)))),
         ("a driver of tomorrow", none),
     ];
     for (driver, want) in table {

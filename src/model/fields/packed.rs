@@ -93,13 +93,13 @@ mod tests {
 
     #[test]
     fn what_was_packed_comes_back_as_itself() {
-        let first = |value| Fields::absent(Absence::NotSupported).with(Field::PowerCapNs, value);
+        let first = |value| Fields::absent(Absence::NotSupported).with(Field::RecoveryAction, value);
         let mixed = Fields::absent(Absence::NotAsked)
-            .with(Field::PowerCapNs, Measured(0))
+            .with(Field::RecoveryAction, Measured(0))
             .with(Field::ThermalNs, Measured(126))
-            .with(Field::SyncBoostNs, Measured(127))
+            .with(Field::SwThermalNs, Measured(127))
             .with(Field::PcieTxBytes, Measured(u64::MAX - 1))
-            .with(Field::RecoveryAction, Absent(Absence::GpuLost))
+            .with(Field::RemapFailed, Absent(Absence::GpuLost))
             .with(Field::GpmDramActive, Measured(10_000));
         let absent = Absence::ALL.iter().map(|why| Fields::absent(*why));
         for fields in absent.chain([mixed, first(Measured(1 << 40)), first(Absent(Absence::NotRecorded))]) {
@@ -114,20 +114,20 @@ mod tests {
     #[test]
     fn a_number_that_does_not_fit_is_implausible_and_the_others_stay() {
         let fields = Fields::absent(Absence::NoData)
-            .with(Field::PowerCapNs, Measured(u64::MAX))
+            .with(Field::RecoveryAction, Measured(u64::MAX))
             .with(Field::ThermalNs, Measured(7));
         let back = Fields::packed(&fields.pack());
-        assert_eq!(back.get(Field::PowerCapNs), Absent(Absence::Implausible));
+        assert_eq!(back.get(Field::RecoveryAction), Absent(Absence::Implausible));
         assert_eq!(back.get(Field::ThermalNs), Measured(7));
-        assert_eq!(back.get(Field::BoardLimitNs), Absent(Absence::NoData));
+        assert_eq!(back.get(Field::HwThermalNs), Absent(Absence::NoData));
     }
 
     #[test]
     fn a_field_that_an_older_row_does_not_hold_was_not_recorded() {
         let older = Fields::packed(&[8, 0, 1, 2]);
-        assert_eq!(older.get(Field::PowerCapNs), Measured(7));
-        assert_eq!(older.get(Field::SyncBoostNs), Absent(Absence::NotSupported));
-        assert_eq!(older.get(Field::BoardLimitNs), Absent(Absence::NotRecorded));
+        assert_eq!(older.get(Field::RecoveryAction), Measured(7));
+        assert_eq!(older.get(Field::SwThermalNs), Absent(Absence::NotSupported));
+        assert_eq!(older.get(Field::HwThermalNs), Absent(Absence::NotRecorded));
         assert_eq!(Fields::packed(&[]), Fields::absent(Absence::NotRecorded));
     }
 
@@ -144,19 +144,23 @@ mod tests {
         ];
         for (name, bytes) in broken {
             let fields = Fields::packed(bytes);
-            assert_eq!(fields.get(Field::PowerCapNs), Measured(7), "{name}");
+            assert_eq!(fields.get(Field::RecoveryAction), Measured(7), "{name}");
             for field in &Field::ALL[1..] {
                 assert_eq!(fields.get(*field), Absent(Absence::NotUnderstood), "{name}");
             }
         }
         let later = Fields::packed(&[0, 99, 1]);
-        assert_eq!(later.get(Field::PowerCapNs), Absent(Absence::NotRecorded), "a later version's reason");
+        assert_eq!(
+            later.get(Field::RecoveryAction),
+            Absent(Absence::NotRecorded),
+            "a later version's reason"
+        );
     }
 
     #[test]
     fn writing_one_down_keeps_what_was_stored() {
         let stored = Fields::absent(Absence::NoData).with(Field::ThermalNs, Measured(5));
-        let changed = Fields::packed(&stored.pack()).with(Field::PowerCapNs, Measured(1));
-        assert_eq!(changed, stored.with(Field::PowerCapNs, Measured(1)));
+        let changed = Fields::packed(&stored.pack()).with(Field::RecoveryAction, Measured(1));
+        assert_eq!(changed, stored.with(Field::RecoveryAction, Measured(1)));
     }
 }
