@@ -113,8 +113,9 @@ fn start(env: Env, now: &Now) -> JobStart {
 }
 
 /// Why the GPUs of a registration are not to be believed, if so. An index in CUDA_VISIBLE_DEVICES alone is job-local.
-/// And Slurm before 25.11 (which tells no SLUID) takes another node's list where it runs the hooks inside the job
-/// (PrologFlags=RunInJob) and this is not the job's first node.
+/// And Slurm before 25.11 (which tells no SLUID) reads past the list of nodes where it runs the hooks inside the job
+/// (PrologFlags=RunInJob) and this is not the job's first node: 24.11.5 dies of it before any Prolog, 26.05.5 is
+/// right (both measured).
 fn doubt(r: &Registration, env: Env, node: &NodeName, in_a_job: &dyn Fn() -> bool) -> Option<&'static str> {
     let visible = env("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let is_index = |entry: &str| entry.trim().parse::<u32>().is_ok();

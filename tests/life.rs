@@ -168,16 +168,19 @@ impl Node {
         summary
     }
 
-    fn explain(&self, job: u64) -> Answer {
+    fn ledger(&self) -> Ledger {
         let opening = run::opening(&self.config, Duration::from_secs(1));
-        let ledger = Ledger::open(&self.place.dir, &self.place.node, &self.now, opening).unwrap();
+        Ledger::open(&self.place.dir, &self.place.node, &self.now, opening).unwrap()
+    }
+
+    fn explain(&self, id: &str) -> Answer {
         let (config, place, now, slurm) = (&self.config, &self.place, &self.now, &self.slurm);
-        explain::explain(&Asked { config, place, now, slurm }, &ledger, &job.to_string()).unwrap()
+        explain::explain(&Asked { config, place, now, slurm }, &self.ledger(), id).unwrap()
     }
 
     /// For how long a job's finding stands, in minutes; `None` where it is not judged.
     fn breaching_min(&self, job: u64) -> Option<i64> {
-        match self.explain(job) {
+        match self.explain(&job.to_string()) {
             Answer::Told(told) => match &told.assessment.judgement {
                 Judgement::Breaching(finding) => Some(self.now.boot.since_ms(finding.since) / 60_000),
                 _ => None,
@@ -187,7 +190,7 @@ impl Node {
     }
 
     fn not_judged_for(&self, job: u64) -> String {
-        match self.explain(job) {
+        match self.explain(&job.to_string()) {
             Answer::Told(told) => match &told.assessment.judgement {
                 Judgement::Unjudged { because, .. } | Judgement::Spared { because, .. } => because.clone(),
                 other => panic!("{other:?}"),
@@ -227,6 +230,41 @@ fn a_container_on_a_jobs_gpu_is_the_jobs_and_another_jobs_process_makes_it_uncer
 }
 
 #[test]
+fn an_array_task_answers_to_both_of_its_ids() {
+    // PrincetonUniversity/jobstats#23, reframe-hpc/reframe#3737 (JL-04): people copy what squeue shows.
+    let mut node = node();
+    node.prolog(130, "0,1");
+    node.runs(2, &[of(130), of(130)]);
+    let told = |id: &str| match node.explain(id) {
+        Answer::Told(told) => Some(told.history.job),
+        _ => None,
+    };
+    let by_raw_id = told("130").expect("registered");
+    assert!(told("123_4").is_none(), "nobody has said so yet");
+    node.ledger().set_details(by_raw_id.id, &shown(&by_raw_id, "123_4")).unwrap();
+    assert_eq!(told("123_4").map(|job| job.id), Some(by_raw_id.id));
+    assert_eq!(told("130").map(|job| job.shown_id()).as_deref(), Some("123_4"));
+}
+
+/// What Slurm says of a job that it shows so.
+fn shown(job: &JobRun, display_id: &str) -> JobDetails {
+    let r = &job.registration;
+    JobDetails {
+        state: JobState::Running,
+        start_unix_s: r.start.wall.0 / 1000,
+        restart: Reading::Measured(0),
+        display_id: display_id.to_owned(),
+        name: Reading::Absent(Absence::NotRecorded),
+        user: r.user.clone(),
+        account: r.account.clone(),
+        partition: r.partition.clone(),
+        qos: r.qos.clone(),
+        nodes: r.nodes,
+        node_list: r.node_list.clone(),
+    }
+}
+
+#[test]
 fn registrations_of_a_boot_that_a_crash_ended_claim_nothing() {
     // nebius/soperator#1316 (JL-11): power loss, no Epilog, and another job on the same GPUs.
     let mut node = node();
@@ -237,7 +275,7 @@ fn registrations_of_a_boot_that_a_crash_ended_claim_nothing() {
     node.prolog(60, "0,1");
     node.runs(10, &[of(60), of(60)]);
     assert_eq!(node.breaching_min(60), None, "nothing from before the boot is in its window");
-    assert!(!matches!(node.explain(50), Answer::Told(_)), "void");
+    assert!(!matches!(node.explain("50"), Answer::Told(_)), "void");
     node.runs(18, &[of(60), of(60)]);
     assert_eq!(node.breaching_min(60), Some(12), "the only holder of its GPUs");
 }
@@ -273,5 +311,5 @@ fn two_nodes_of_one_host_know_nothing_of_each_others_jobs() {
     one.runs(28, &[of(50), of(50)]);
     other.runs(28, &[of(60), of(60)]);
     assert_eq!((one.breaching_min(50), other.breaching_min(60)), (Some(12), Some(12)));
-    assert!(matches!(other.explain(50), Answer::OtherNode(node) if node == "n1"));
+    assert!(matches!(other.explain("50"), Answer::OtherNode(node) if node == "n1"));
 }

@@ -19,6 +19,7 @@ scenarios![
     "a-card-that-drops-out-renumbers-nobody",
     "a-checkpoint-save-of-fifteen-minutes-is-no-hang",
     "a-completing-job-is-the-nodes-trouble",
+    "a-component-and-an-array-task-are-each-their-own-job",
     "a-cpu-phase-is-not-a-hang",
     "a-deadlocked-collective-spins-on-some-cards-and-stands-still-on-others",
     "a-driver-upgrade-under-a-running-job-is-a-gap",
