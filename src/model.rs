@@ -453,6 +453,8 @@ pub struct JobDetails {
     pub nodes: Reading<u32>,
     /// Node list, compressed.
     pub node_list: Reading<String>,
+    /// Whether it holds shares of GPUs here and not whole ones; asked only where GPUs are given out in shares.
+    pub shares: Reading<bool>,
 }
 
 impl JobDetails {

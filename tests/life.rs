@@ -261,6 +261,7 @@ fn shown(job: &JobRun, display_id: &str) -> JobDetails {
         qos: r.qos.clone(),
         nodes: r.nodes,
         node_list: r.node_list.clone(),
+        shares: Reading::Absent(Absence::NotAsked),
     }
 }
 

@@ -84,7 +84,8 @@ pub(super) fn keep_details(tx: &Transaction, run: JobRunId, details: &JobDetails
     facts.text("slurm.partition", &details.partition)?;
     facts.text("slurm.qos", &details.qos)?;
     facts.number("slurm.nodes", &details.nodes, |n| i64::from(*n))?;
-    facts.text("slurm.node_list", &details.node_list)
+    facts.text("slurm.node_list", &details.node_list)?;
+    facts.number("slurm.shares", &details.shares, |shares| i64::from(*shares))
 }
 
 /// Reads it back; `None` if Slurm was never asked.
@@ -106,6 +107,7 @@ pub(super) fn details(facts: &mut Facts) -> rusqlite::Result<Option<JobDetails>>
         qos: facts.text("slurm.qos"),
         nodes: facts.number("slurm.nodes", small),
         node_list: facts.text("slurm.node_list"),
+        shares: facts.number("slurm.shares", |n| Some(n == 1)),
     }))
 }
 

@@ -77,6 +77,7 @@ pub(super) fn details(display_id: &str) -> JobDetails {
         qos: Measured("normal".to_owned()),
         nodes: Measured(1),
         node_list: Measured("gpu-a7".to_owned()),
+        shares: Measured(false),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The judgement of one job run from its history: four outcomes, never a bool.
 
+mod cap;
 mod finding;
 mod lacking;
 mod particulars;
@@ -101,6 +102,8 @@ struct Bench<'a> {
     units: Vec<UnitAssessment>,
     limits: Option<Limits>,
     wants_witness: bool,
+    /// There would be a finding, and whether the job holds whole GPUs only Slurm can say.
+    shares_undecided: bool,
 }
 
 fn spared(guard: Guard, because: String) -> Judgement {
@@ -114,7 +117,16 @@ fn unjudged(guard: Guard, because: String) -> Judgement {
 impl<'a> Bench<'a> {
     fn new(history: &'a JobHistory, rules: &'a Rules, now: &'a Now) -> Bench<'a> {
         let (guards, units) = (Vec::new(), Vec::new());
-        Bench { history, rules, now, guards, units, limits: None, wants_witness: false }
+        Bench {
+            history,
+            rules,
+            now,
+            guards,
+            units,
+            limits: None,
+            wants_witness: false,
+            shares_undecided: false,
+        }
     }
 
     fn note(&mut self, guard: Guard, saw: impl Into<String>, limit: impl Into<String>, held: bool) {
@@ -122,7 +134,11 @@ impl<'a> Bench<'a> {
     }
 
     fn details_matter(&self, judgement: &Judgement) -> bool {
-        matches!(judgement, Judgement::Breaching(_) | Judgement::Unjudged { guard: Guard::Exemption, .. })
+        match judgement {
+            Judgement::Breaching(_) | Judgement::Unjudged { guard: Guard::Exemption, .. } => true,
+            Judgement::Unjudged { guard: Guard::Attribution, .. } => self.shares_undecided,
+            _ => false,
+        }
     }
 
     fn age_ms(&self) -> i64 {
@@ -156,6 +172,10 @@ impl<'a> Bench<'a> {
                 return unjudged(Guard::Attribution, because);
             }
         };
+        if let Some(because) = self.holds_shares() {
+            self.note(Guard::Attribution, because.clone(), "whole units, held by this job alone", true);
+            return unjudged(Guard::Attribution, because);
+        }
         self.note(
             Guard::Attribution,
             format!("{} units, held by this job alone", units.len()),
@@ -173,6 +193,23 @@ impl<'a> Bench<'a> {
         let series = Series::new(self.history, units.len(), &self.rules.thresholds, &limits);
         let outcome = self.weigh(&series, units, &limits);
         self.after_evidence(outcome, exempt)
+    }
+
+    fn node_gives_shares(&self) -> bool {
+        self.history.node_units == Reading::Absent(Absence::Shared)
+    }
+
+    /// Where GPUs are given out in shares, only Slurm can tell a share from a whole one: it must have said.
+    fn holds_shares(&self) -> Option<String> {
+        match self.history.job.details.as_ref()?.shares {
+            Reading::Measured(true) => {
+                Some("it holds shares of GPUs (shard or MPS), not whole ones".to_owned())
+            }
+            Reading::Absent(why) if self.node_gives_shares() => {
+                Some(format!("whether it holds shares of GPUs or whole ones is not known: {}", why.words()))
+            }
+            Reading::Measured(false) | Reading::Absent(_) => None,
+        }
     }
 
     /// The units by name, for people, also where nothing can be weighed yet.
@@ -322,67 +359,6 @@ impl<'a> Bench<'a> {
         }))
     }
 
-    /// The most this finding may ask for, and who says so.
-    fn cap(
-        &mut self,
-        series: &Series,
-        units: &[usize],
-        scope: Scope,
-        signature: Signature,
-    ) -> (Verdict, Option<(Guard, String)>) {
-        let mut capped = None;
-        let most = signature.most(self.rules);
-        let by_signature = format!("`{signature}` may ask for {most} at most");
-        self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
-        if most == Verdict::Alert {
-            capped = Some((Guard::SignatureCap, by_signature));
-        }
-        if scope == Scope::Part {
-            capped = Some((Guard::WholeJob, "other units of the job work".to_owned()));
-        }
-        if let Some(because) = self.never_active(series) {
-            capped = Some((Guard::Warmup, because));
-        }
-        if matches!(signature, Signature::Hung | Signature::Spinning)
-            && let Some(because) = self.host_activity(series, units)
-        {
-            capped = Some((Guard::HostActivity, because));
-        }
-        (if capped.is_some() { Verdict::Alert } else { most }, capped)
-    }
-
-    /// Whether this job run has ever been seen at work.
-    fn was_active(&self, series: &Series) -> bool {
-        let works = |l: &Level| matches!(l, Level::Busy | Level::Throttled);
-        self.history.job.first_activity.is_some() || series.levels.iter().flatten().any(works)
-    }
-
-    fn never_active(&mut self, series: &Series) -> Option<String> {
-        let active = self.was_active(series);
-        let grace_ms = self.rules.thresholds.first_activity_grace_ms;
-        let holds = !active && self.age_ms() < grace_ms;
-        holds.then(|| {
-            let because = format!("never active yet, and only {} old", human_ms(self.age_ms()));
-            self.note(
-                Guard::Warmup,
-                because.clone(),
-                format!("only alerted on until {}", human_ms(grace_ms)),
-                true,
-            );
-            because
-        })
-    }
-
-    fn host_activity(&mut self, series: &Series, units: &[usize]) -> Option<String> {
-        let activity = host_activity::over_window(series, series.ticks.len() - 1, units);
-        let (saw, held) = match &activity {
-            Reading::Measured(a) => (a.words(), a.works()),
-            Reading::Absent(why) => (format!("not readable: {}", why.words()), false),
-        };
-        self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
-        held.then(|| format!("a CPU phase: {saw}"))
-    }
-
     fn evidence_notes(&mut self, series: &Series, quiet: &[Stretch], limits: &Limits) {
         let window = human_ms(limits.window_ms);
         let shortest_ms = quiet.iter().map(|s| series.certified_ms(s.from)).min().unwrap_or(0);
@@ -429,6 +405,15 @@ impl<'a> Bench<'a> {
 
     /// Guards that speak only once there is a finding: what exemptions could not decide.
     fn after_evidence(&mut self, outcome: Judgement, exempt: Exempt) -> Judgement {
+        if matches!(outcome, Judgement::Breaching(_))
+            && self.node_gives_shares()
+            && self.history.job.details.is_none()
+        {
+            self.shares_undecided = true;
+            let because = "whether it holds shares of GPUs or whole ones was not asked yet";
+            self.note(Guard::Attribution, because, "whole units, held by this job alone", true);
+            return unjudged(Guard::Attribution, because.to_owned());
+        }
         match (&outcome, exempt) {
             (Judgement::Breaching(_), Exempt::CannotSay(why)) => {
                 self.note(Guard::Exemption, why.clone(), "configured exemptions", true);

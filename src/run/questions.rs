@@ -158,6 +158,10 @@ fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
         let name = setting.slurm.name(id, &details.display_id);
         details.name = name.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
     }
+    if details.state == JobState::Running && setting.slurm.gres(std::slice::from_ref(job)).shares {
+        let shares = setting.slurm.holds_shares(id, &details.display_id);
+        details.shares = shares.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
+    }
     Ok(details)
 }
 
@@ -176,5 +180,6 @@ pub fn over(job: &JobRun, state: JobState) -> JobDetails {
         qos: r.qos.clone(),
         nodes: r.nodes,
         node_list: r.node_list.clone(),
+        shares: Reading::Absent(Absence::NotAsked),
     }
 }

@@ -17,6 +17,21 @@ impl Slurm {
     /// controller: once, for a job that no Prolog registered. `display_id` keeps an array's other tasks and the
     /// other components out, for which the raw id of a leader would bring them all (measured on 22.05.8).
     pub fn gpus_of(&self, job: JobId, display_id: &str) -> Answer<Vec<GresIndex>> {
+        match self.held_by(job, display_id)? {
+            Held::Whole(indices) => Ok(indices),
+            Held::Shares => {
+                Err(misread(Program::Scontrol, format!("GPUs of job {job}: it holds shares of a GPU")))
+            }
+        }
+    }
+
+    /// Whether a running job holds shares of GPUs on this node (`gres/shard`, `gres/mps`): no Prolog can tell them
+    /// from whole ones. The same question at the controller: only where GPUs are given out in shares at all.
+    pub fn holds_shares(&self, job: JobId, display_id: &str) -> Answer<bool> {
+        Ok(self.held_by(job, display_id)? == Held::Shares)
+    }
+
+    fn held_by(&self, job: JobId, display_id: &str) -> Answer<Held> {
         let id = exact_id(Program::Scontrol, display_id)?;
         let text = self.commands.run(Program::Scontrol, &["--local", "-d", "show", "job", id])?;
         gpus_here(&text, job, self.node.as_str())
@@ -24,7 +39,16 @@ impl Slurm {
     }
 }
 
-fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Vec<GresIndex>, String> {
+/// What a job holds of this node's GPUs.
+#[derive(Debug, PartialEq, Eq)]
+enum Held {
+    /// These, whole; none for a job that holds none here.
+    Whole(Vec<GresIndex>),
+    /// Shares of some.
+    Shares,
+}
+
+fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Held, String> {
     let own = own_lines(text)?;
     let [id, _, state, node_list, num_nodes, job_gres] = own;
     if JobId::parse(id) != Some(job) {
@@ -59,8 +83,10 @@ fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Vec<GresIndex>, Strin
     }
     let here = here.ok_or_else(|| format!("it is not on `{node}`"))?;
     match here.indices {
-        Some(_) if here.shares || promised.shares => Err("it holds shares of a GPU".to_owned()),
-        Some(indices) => Ok(indices),
+        Some(_) if here.shares => Ok(Held::Shares),
+        // Shares on another node of the job: what its lines hold here is no longer certain.
+        Some(_) if promised.shares => Err("it holds shares of a GPU elsewhere".to_owned()),
+        Some(indices) => Ok(Held::Whole(indices)),
         None => Err("its GPUs have no index".to_owned()),
     }
 }
@@ -105,7 +131,21 @@ mod tests {
     }
 
     fn held(text: &str, job: u64, node: &str) -> Result<Vec<u32>, String> {
-        gpus_here(text, JobId::new(job).unwrap(), node).map(|set| set.iter().map(|i| i.0).collect())
+        match gpus_here(text, JobId::new(job).unwrap(), node)? {
+            Held::Whole(set) => Ok(set.iter().map(|i| i.0).collect()),
+            Held::Shares => Err("shares".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_share_of_a_gpu_is_told_from_a_whole_one() {
+        // dsx-ai-factory/fleet-intelligence-agent#258 (SH-02). The form is slurm's gres_ctld.c, 23.11 on.
+        let text = recorded("26.05.5", "uneven")
+            .replace("JOB_GRES=gpu:h100:3", "JOB_GRES=shard:h100:3")
+            .replace("GRES=gpu:h100:2(IDX:0-1)", "GRES=shard:h100:2(2/4,0/4)")
+            .replace("GRES=gpu:h100:1(IDX:0)", "GRES=shard:h100:1(1/4)");
+        let job = JobId::new(8).unwrap();
+        assert_eq!(gpus_here(&text, job, "node2"), Ok(Held::Shares), "{text}");
     }
 
     #[test]

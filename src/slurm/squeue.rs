@@ -145,6 +145,7 @@ fn parse_row(line: &str, fields: usize) -> Option<Listed> {
         qos: word(f[10]),
         nodes: Reading::Measured(nodes),
         node_list: word(f[5]),
+        shares: Reading::Absent(Absence::NotAsked),
     });
     Some(Listed { job, uid, state, details })
 }

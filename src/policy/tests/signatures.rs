@@ -218,6 +218,45 @@ fn idle_needs_a_witness_and_a_holder_of_the_device_file_is_no_idleness() {
 }
 
 #[test]
+fn a_share_of_a_gpu_is_not_judged_and_where_shares_are_given_out_slurm_must_say() {
+    // dsx-ai-factory/fleet-intelligence-agent#258 (SH-02): one of several holders, and perhaps the only one now.
+    let told = |shares| JobDetails {
+        state: JobState::Running,
+        start_unix_s: 1,
+        restart: Reading::Measured(0),
+        display_id: "4242".into(),
+        name: Reading::Absent(Absence::NotAsked),
+        user: Reading::Measured("ada".into()),
+        account: Reading::Absent(Absence::NoData),
+        partition: Reading::Measured("h100".into()),
+        qos: Reading::Absent(Absence::NoData),
+        nodes: Reading::Measured(1),
+        node_list: Reading::Absent(Absence::NoData),
+        shares,
+    };
+    let (whole, silent) = (Reading::Measured(1), Reading::Absent(Absence::SourceFailed));
+    let shared = Reading::Absent(Absence::Shared);
+    let table = [
+        (whole, Reading::Absent(Absence::NotAsked), false),
+        (whole, Reading::Measured(true), true),
+        (shared, Reading::Measured(false), false),
+        (shared, Reading::Measured(true), true),
+        (shared, silent, true),
+    ];
+    let mut unasked = history(&[vec![at(0); 61]]);
+    unasked.node_units = shared;
+    assert_eq!(guard_of(&unasked, every(30)), Guard::Attribution);
+    assert!(judge(&unasked, &rules(), every(30), &now()).wants_details);
+    for (node_units, shares, unjudged) in table {
+        let mut quiet = history(&[vec![at(0); 61]]);
+        (quiet.node_units, quiet.job.details) = (node_units, Some(told(shares)));
+        let judgement = judge(&quiet, &rules(), every(30), &now()).judgement;
+        let is = matches!(judgement, Judgement::Unjudged { guard: Guard::Attribution, .. });
+        assert_eq!(is, unjudged, "{node_units:?} {shares:?}: {judgement:?}");
+    }
+}
+
+#[test]
 fn what_was_learnt_of_a_card_only_vetoes() {
     // A card that reads 0 % at a steady 300 W (iopsystems/rezolus#1105, NR-02: success and a confident zero).
     let (power, clock) = (Reading::Measured(Milliwatts(300_000)), Reading::Measured(Megahertz(1755)));

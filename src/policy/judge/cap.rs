@@ -1,0 +1,66 @@
+//! The most that a finding may ask for, and the guard that says so.
+
+use super::*;
+
+impl Bench<'_> {
+    /// The most this finding may ask for, and who says so.
+    pub(super) fn cap(
+        &mut self,
+        series: &Series,
+        units: &[usize],
+        scope: Scope,
+        signature: Signature,
+    ) -> (Verdict, Option<(Guard, String)>) {
+        let mut capped = None;
+        let most = signature.most(self.rules);
+        let by_signature = format!("`{signature}` may ask for {most} at most");
+        self.note(Guard::SignatureCap, signature.word(), format!("at most {most}"), most == Verdict::Alert);
+        if most == Verdict::Alert {
+            capped = Some((Guard::SignatureCap, by_signature));
+        }
+        if scope == Scope::Part {
+            capped = Some((Guard::WholeJob, "other units of the job work".to_owned()));
+        }
+        if let Some(because) = self.never_active(series) {
+            capped = Some((Guard::Warmup, because));
+        }
+        if matches!(signature, Signature::Hung | Signature::Spinning)
+            && let Some(because) = self.host_activity(series, units)
+        {
+            capped = Some((Guard::HostActivity, because));
+        }
+        (if capped.is_some() { Verdict::Alert } else { most }, capped)
+    }
+
+    /// Whether this job run has ever been seen at work.
+    pub(super) fn was_active(&self, series: &Series) -> bool {
+        let works = |l: &Level| matches!(l, Level::Busy | Level::Throttled);
+        self.history.job.first_activity.is_some() || series.levels.iter().flatten().any(works)
+    }
+
+    fn never_active(&mut self, series: &Series) -> Option<String> {
+        let active = self.was_active(series);
+        let grace_ms = self.rules.thresholds.first_activity_grace_ms;
+        let holds = !active && self.age_ms() < grace_ms;
+        holds.then(|| {
+            let because = format!("never active yet, and only {} old", human_ms(self.age_ms()));
+            self.note(
+                Guard::Warmup,
+                because.clone(),
+                format!("only alerted on until {}", human_ms(grace_ms)),
+                true,
+            );
+            because
+        })
+    }
+
+    fn host_activity(&mut self, series: &Series, units: &[usize]) -> Option<String> {
+        let activity = host_activity::over_window(series, series.ticks.len() - 1, units);
+        let (saw, held) = match &activity {
+            Reading::Measured(a) => (a.words(), a.works()),
+            Reading::Absent(why) => (format!("not readable: {}", why.words()), false),
+        };
+        self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
+        held.then(|| format!("a CPU phase: {saw}"))
+    }
+}
