@@ -1,13 +1,13 @@
 //! Remembering one run: everything it saw, in one transaction and without an fsync. Owners are looked at once
 //! more inside it: what an Epilog cleared since the run looked belongs to nobody.
 
-use super::columns::{Cells, blanks, fits};
+use super::columns::{Cells, blanks};
 use super::sample;
 use super::unit::{self, Units};
 use super::{Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
 use crate::model::*;
 use crate::reading::Absence;
-use crate::reading::Reading::{self, Absent, Measured};
+use crate::reading::Reading::{self, Measured};
 use crate::units::{BootMs, UnitUuid, WallMs};
 use rusqlite::Transaction;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +122,6 @@ fn append(tx: &Transaction, new: &NewRun, boot: Option<Boot>, anew: bool) -> rus
     if let Measured(report) = &new.gpus {
         let units = unit::keep(tx, run, boot, new.now, report)?;
         insert_samples(tx, run, new, report, &units, &open)?;
-        insert_processes(tx, run, new, report, &units, &open)?;
     }
     insert_jobs(tx, run, new, &open)?;
     let number = cadence::keep(tx, boot, run, new.now)?;
@@ -204,51 +203,12 @@ fn insert_samples(
     for (row, uuid, readings) in listed.chain(missing) {
         let owner = owner(open, new.owners.get(uuid).copied());
         cells.int(run.0).int(row).int_if(owner);
-        sample::readings(&mut cells, readings);
+        let list = readings.processes.measured().map_or(&[][..], Vec::as_slice);
+        let listed = sample::words(list, new.processes, |run| self::owner(open, Some(run)), owner);
+        sample::readings(&mut cells, readings, listed);
         cells.execute(&mut insert)?;
     }
     Ok(())
-}
-
-fn insert_processes(
-    tx: &Transaction,
-    run: RunId,
-    new: &NewRun,
-    report: &GpuReport,
-    units: &Units,
-    open: &BTreeSet<i64>,
-) -> rusqlite::Result<()> {
-    // A driver that names one process twice in one list has said no more than once.
-    let mut insert =
-        tx.prepare("INSERT OR FAIL INTO proc VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")?;
-    let mut cells = Cells::new();
-    for (unit, row) in report.units.iter().zip(&units.listed) {
-        let (Some(row), Measured(list)) = (row, &unit.readings.processes) else {
-            continue;
-        };
-        for process in list {
-            let facts = new.processes.get(&process.pid);
-            let start = facts.map_or(Absent(Absence::NotAsked), |f| f.start_ticks);
-            cells
-                .int(run.0)
-                .int(*row)
-                .int(i64::from(process.pid))
-                .int(kind_code(process.kind))
-                .int_if(owner(open, facts.and_then(|f| f.job_run)))
-                .pair(&start, |ticks| fits(*ticks))
-                .pair(&process.memory, |m| fits(m.0));
-            cells.execute(&mut insert)?;
-        }
-    }
-    Ok(())
-}
-
-fn kind_code(kind: ProcessKind) -> i64 {
-    match kind {
-        ProcessKind::Compute => 1,
-        ProcessKind::Graphics => 2,
-        ProcessKind::Mps => 3,
-    }
 }
 
 fn insert_jobs(tx: &Transaction, run: RunId, new: &NewRun, open: &BTreeSet<i64>) -> rusqlite::Result<()> {
@@ -274,6 +234,7 @@ fn insert_jobs(tx: &Transaction, run: RunId, new: &NewRun, open: &BTreeSet<i64>)
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::reading::Reading::Absent;
 
     fn prolog(ledger: &mut Ledger, id: u64) -> JobRunId {
         ledger.register(&at(0), &registration(id, 0, RegisteredBy::Prolog)).unwrap()
@@ -338,7 +299,7 @@ mod tests {
         brought.append(&mut ledger);
         assert_eq!(count(&ledger, "sample WHERE job_run IS NOT NULL"), 0);
         assert_eq!(count(&ledger, "sample"), 2, "the unit's own samples of the second run");
-        for table in ["sample", "proc", "job_sample"] {
+        for table in ["sample", "job_sample"] {
             let sql = format!("INSERT INTO {table} (run, job_run) VALUES (9, {})", run.0);
             let error = ledger.conn.execute(&sql, []).unwrap_err().to_string();
             assert!(error.contains("no open registration"), "{table}: {error}");

@@ -1,7 +1,7 @@
 //! The Epilog's part: a job run is taken out of everything the policy reads, in one transaction, and marked as
 //! over so that no late writer brings it back. Touches no other job run, also none on the same unit.
 
-use super::jobs::{close, number, records};
+use super::jobs::{close, number, runs};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::units::WallMs;
@@ -63,8 +63,7 @@ impl Ledger {
         self.read("look for the job", |conn| {
             let condition =
                 format!("boot = (SELECT id FROM boot WHERE boot_id = ?1) AND job_id = ?2 AND {ENDING}");
-            let found = records(conn, &condition, (&now.boot_id, number(job), restart))?;
-            Ok(found.into_iter().next().map(|record| record.run))
+            Ok(runs(conn, &condition, (&now.boot_id, number(job), restart))?.into_iter().next())
         })
     }
 
@@ -174,7 +173,7 @@ fn take_samples(tx: &Transaction, id: i64, after_run: i64, archive: bool) -> rus
         tx.execute("UPDATE job_run SET archived = 1 WHERE id = ?1", [id])?;
         return Ok(samples);
     }
-    for table in ["sample", "proc", "job_sample"] {
+    for table in ["sample", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} {own}"), (after_run, id))?;
     }
     Ok(samples)
@@ -214,7 +213,7 @@ mod tests {
         assert_eq!(count(&ledger, &format!("sample WHERE job_run = {}", b.0)), 4);
         assert_eq!(count(&ledger, "sample WHERE job_run IS NULL"), 4);
         assert_eq!(count(&ledger, "sample"), 12, "the archived ones stay");
-        assert_eq!(count(&ledger, &format!("proc WHERE job_run = {}", b.0)), 12);
+        assert_eq!(count(&ledger, &format!("sample WHERE processes LIKE '% {}'", b.0)), 8);
         assert_eq!(ledger.find_runs(job(1)).unwrap()[0].life, Life::Ended(at(5).wall));
     }
 

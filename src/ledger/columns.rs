@@ -11,6 +11,7 @@ use rusqlite::{Row, ToSql};
 pub(super) enum Cell<'a> {
     Int(i64),
     Text(&'a str),
+    Words(String),
     Bytes(Vec<u8>),
     Nothing,
 }
@@ -20,6 +21,7 @@ impl ToSql for Cell<'_> {
         Ok(match self {
             Cell::Int(n) => ToSqlOutput::Owned(Value::Integer(*n)),
             Cell::Text(t) => ToSqlOutput::Borrowed(ValueRef::Text(t.as_bytes())),
+            Cell::Words(t) => ToSqlOutput::Borrowed(ValueRef::Text(t.as_bytes())),
             Cell::Bytes(b) => ToSqlOutput::Borrowed(ValueRef::Blob(b)),
             Cell::Nothing => ToSqlOutput::Owned(Value::Null),
         })
@@ -42,6 +44,12 @@ impl<'a> Cells<'a> {
 
     pub(super) fn text(&mut self, value: &'a str) -> &mut Self {
         self.0.push(Cell::Text(value));
+        self
+    }
+
+    /// Text that was made for this row.
+    pub(super) fn words(&mut self, value: String) -> &mut Self {
+        self.0.push(Cell::Words(value));
         self
     }
 
@@ -107,6 +115,7 @@ impl<'a> Cells<'a> {
             let equal = match cell {
                 Cell::Int(n) => stored == ValueRef::Integer(*n),
                 Cell::Text(t) => stored == ValueRef::Text(t.as_bytes()),
+                Cell::Words(t) => stored == ValueRef::Text(t.as_bytes()),
                 Cell::Bytes(b) => stored == ValueRef::Blob(b),
                 Cell::Nothing => stored == ValueRef::Null,
             };
@@ -146,6 +155,10 @@ impl<'r, 's> Cursor<'r, 's> {
     pub(super) fn get<T: rusqlite::types::FromSql>(&mut self) -> rusqlite::Result<T> {
         self.at += 1;
         self.row.get(self.at - 1)
+    }
+
+    pub(super) fn skip(&mut self) {
+        self.at += 1;
     }
 
     /// A reading of one integer; `value` says whether it can be.

@@ -63,8 +63,7 @@ impl Ledger {
             let Some(boot) = self.boot(boot_id)? else {
                 return Ok(Vec::new());
             };
-            let found = records(conn, "boot = ?1 AND closed_how IS NULL", [boot.id])?;
-            let mut runs: Vec<JobRun> = found.into_iter().map(|r| r.run).collect();
+            let mut runs = runs(conn, "boot = ?1 AND closed_how IS NULL", [boot.id])?;
             // Sorted here: for a handful of rows SQLite would set up a sorter.
             runs.sort_by_key(|run| run.id);
             Ok(runs)
@@ -104,15 +103,15 @@ fn make_room(
     job: &Registration,
 ) -> rusqlite::Result<Option<JobRunId>> {
     let condition = "boot = ?1 AND closed_how IS NULL AND job_id = ?2 ORDER BY id";
-    for open in records(tx, condition, (boot, number(job.job)))? {
-        let known = &open.run.registration;
+    for open in runs(tx, condition, (boot, number(job.job)))? {
+        let known = &open.registration;
         let prolog = job.by == RegisteredBy::Prolog;
         if known.restart < job.restart {
-            close(tx, open.run.id, "requeued", now)?;
+            close(tx, open.id, "requeued", now)?;
         } else if prolog && (known.restart > job.restart || another_run(known, job)) {
-            close(tx, open.run.id, "replaced", now)?;
+            close(tx, open.id, "replaced", now)?;
         } else if known.restart == job.restart {
-            return Ok(Some(open.run.id));
+            return Ok(Some(open.id));
         } else {
             return Err(refusal("a later run of this job is registered"));
         }
@@ -169,41 +168,64 @@ pub(super) fn close(tx: &Transaction, run: JobRunId, how: &str, now: &Now) -> ru
 }
 
 /// Job runs by a condition, with their facts.
-pub(super) fn records(
+pub(super) fn runs(
+    conn: &Connection,
+    condition: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<JobRun>> {
+    Ok(stored(conn, condition, params)?.into_iter().map(|stored| stored.run).collect())
+}
+
+/// The same as `--explain` wants them.
+fn records(
     conn: &Connection,
     condition: &str,
     params: impl rusqlite::Params,
 ) -> rusqlite::Result<Vec<JobRecord>> {
-    let mut found = conn.prepare(&format!(
-        "SELECT id, job_id, restart, registered_by, registered_boot_ms, start_boot_ms, start_wall_ms,
-             start_source, het_leader, first_activity_ms, last_activity_ms,
-             (SELECT boot_id FROM boot WHERE id = job_run.boot), closed_how, closed_wall_ms
-         FROM job_run WHERE {condition}"
-    ))?;
-    let mut records = found.query_map(params, record)?.collect::<rusqlite::Result<Vec<JobRecord>>>()?;
-    if records.is_empty() {
-        return Ok(records);
+    let mut boot = conn.prepare("SELECT boot_id FROM boot WHERE id = ?1")?;
+    let mut record = |Stored { run, boot: row, life }| {
+        Ok(JobRecord { run, boot_id: boot.query_row([row], |r| r.get(0))?, life })
+    };
+    stored(conn, condition, params)?.into_iter().map(&mut record).collect()
+}
+
+/// A row of `job_run`.
+struct Stored {
+    run: JobRun,
+    boot: i64,
+    life: Life,
+}
+
+fn stored(
+    conn: &Connection,
+    condition: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<Stored>> {
+    // Whole rows, in the table's order: naming a column costs SQLite more than reading it.
+    let mut found = conn.prepare(&format!("SELECT * FROM job_run WHERE {condition}"))?;
+    let mut all = found.query_map(params, row)?.collect::<rusqlite::Result<Vec<Stored>>>()?;
+    if all.is_empty() {
+        return Ok(all);
     }
     let mut all_facts = conn.prepare(FACTS)?;
-    for record in &mut records {
-        let run = &mut record.run;
+    for Stored { run, .. } in &mut all {
         let mut facts = Facts::read(&mut all_facts, run.id)?;
         facts::fill(&mut run.registration, &mut facts)?;
         run.details = facts::details(&mut facts)?;
     }
-    Ok(records)
+    Ok(all)
 }
 
 /// The row itself; its readings follow.
-fn record(row: &Row) -> rusqlite::Result<JobRecord> {
-    let source = known(source_from(&row.get::<_, String>(7)?), "job_run.start_source")?;
-    let start = JobStart { boot: BootMs(row.get(5)?), wall: WallMs(row.get(6)?), source };
+fn row(row: &Row) -> rusqlite::Result<Stored> {
+    let source = known(source_from(&row.get::<_, String>(9)?), "job_run.start_source")?;
+    let start = JobStart { boot: BootMs(row.get(7)?), wall: WallMs(row.get(8)?), source };
     let registration = Registration {
-        job: job_id(row.get(1)?)?,
-        restart: row.get(2)?,
-        by: known(by_from(&row.get::<_, String>(3)?), "job_run.registered_by")?,
+        job: job_id(row.get(2)?)?,
+        restart: row.get(3)?,
+        by: known(by_from(&row.get::<_, String>(4)?), "job_run.registered_by")?,
         start,
-        het_leader: row.get::<_, Option<i64>>(8)?.map(job_id).transpose()?,
+        het_leader: row.get::<_, Option<i64>>(10)?.map(job_id).transpose()?,
         cluster: Absent(Absence::NotRecorded),
         sluid: Absent(Absence::NotRecorded),
         user: Absent(Absence::NotRecorded),
@@ -219,12 +241,12 @@ fn record(row: &Row) -> rusqlite::Result<JobRecord> {
     let run = JobRun {
         id: JobRunId(row.get(0)?),
         registration,
-        registered: BootMs(row.get(4)?),
+        registered: BootMs(row.get(5)?),
         details: None,
-        first_activity: row.get::<_, Option<i64>>(9)?.map(BootMs),
-        last_activity: row.get::<_, Option<i64>>(10)?.map(BootMs),
+        first_activity: row.get::<_, Option<i64>>(11)?.map(BootMs),
+        last_activity: row.get::<_, Option<i64>>(12)?.map(BootMs),
     };
-    let (how, closed): (Option<String>, Option<i64>) = (row.get(12)?, row.get(13)?);
+    let (how, closed): (Option<String>, Option<i64>) = (row.get(14)?, row.get(15)?);
     let life = match (how.as_deref(), closed.map(WallMs)) {
         (None, None) => Life::Open,
         (Some("ended"), Some(at)) => Life::Ended(at),
@@ -232,7 +254,7 @@ fn record(row: &Row) -> rusqlite::Result<JobRecord> {
         (Some("replaced"), Some(at)) => Life::Replaced(at),
         _ => return Err(damage("job_run.closed_how")),
     };
-    Ok(JobRecord { run, boot_id: row.get(11)?, life })
+    Ok(Stored { run, boot: row.get(1)?, life })
 }
 
 /// A job id as a column.

@@ -20,7 +20,7 @@ const MOST_FILES: i64 = 200;
 /// How long things are kept, and how large the file may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// Samples and processes.
+    /// Samples.
     pub samples_ms: i64,
     /// Archived samples of ended job runs, and the rows of runs.
     pub archive_ms: i64,
@@ -96,13 +96,12 @@ fn thin(tx: &Transaction, after: i64, run: i64) -> rusqlite::Result<()> {
         );
         tx.execute(&sql, [after, run])?;
     }
-    tx.execute(&format!("DELETE FROM proc WHERE {aged}"), [after, run])?;
     tx.execute("UPDATE meta SET thinned_run = ?1", [run])?;
     Ok(())
 }
 
 fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
-    for table in ["sample", "proc", "job_sample"] {
+    for table in ["sample", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
     }
     // The newest row stays: by it the next number is told, and no number returns.

@@ -1,20 +1,25 @@
 //! One unit's readings and one job's, as rows of `sample` and `job_sample`: the writer and the reader
 //! stand side by side, because they must agree on the order of the columns. Judges nothing.
 
+use super::ProcessFacts;
 use super::columns::{Cells, Cursor, fits, large, small};
 use crate::model::{
-    Fields, JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind, Readings,
+    Fields, GpuProcess, JobRunId, JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind,
+    Readings,
 };
+use crate::reading::{Absence, Reading};
 use crate::units::*;
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 /// Where a unit's readings begin in a row of `sample`: after run, unit and job run.
 pub(super) const FIRST_READING: usize = 3;
 /// How many columns they have, in the table's order, which is that of [`readings`] and [`observation`]: whole rows
 /// are written and read, since naming a column costs SQLite more than reading it.
-pub(super) const READINGS: usize = 34;
+pub(super) const READINGS: usize = 35;
 
-/// Writes a unit's readings.
-pub(super) fn readings(cells: &mut Cells, r: &Readings) {
+/// Writes a unit's readings; `listed` are its processes, in [`words`].
+pub(super) fn readings(cells: &mut Cells, r: &Readings, listed: String) {
     let percent = |p: &Percent| Some(i64::from(p.get()));
     let peak = |p: &Peak| Some([i64::from(p.percent.get()), i64::from(p.covered_ms)]);
     cells
@@ -38,7 +43,59 @@ pub(super) fn readings(cells: &mut Cells, r: &Readings) {
             let graphics = fits(graphics as u64)?;
             Some([all - graphics, graphics])
         })
+        .words(listed)
         .bytes(r.fields.pack());
+}
+
+/// Processes as people read them: schema version 2 says how. One that the driver names twice in one list it has
+/// named once. `job_run` says of which a process is, `owner` of which the unit is.
+pub(super) fn words(
+    list: &[GpuProcess],
+    facts: &BTreeMap<u32, ProcessFacts>,
+    job_run: impl Fn(JobRunId) -> Option<i64>,
+    owner: Option<i64>,
+) -> String {
+    let mut words = String::new();
+    for (place, process) in list.iter().enumerate() {
+        let same = |other: &GpuProcess| (other.pid, other.kind) == (process.pid, process.kind);
+        if list[..place].iter().any(same) {
+            continue;
+        }
+        let kind = match process.kind {
+            ProcessKind::Compute => 'C',
+            ProcessKind::Graphics => 'G',
+            ProcessKind::Mps => 'M',
+        };
+        let known = facts.get(&process.pid);
+        let start = known.map_or(Reading::Absent(Absence::NotAsked), |facts| facts.start_ticks);
+        let comma = if words.is_empty() { "" } else { ", " };
+        // Writing to a text cannot fail.
+        _ = write!(words, "{comma}{} {kind}", process.pid);
+        push(&mut words, start, |ticks| ticks.to_string());
+        push(&mut words, process.memory, size);
+        match known.and_then(|facts| facts.job_run).and_then(&job_run) {
+            own if own == owner => {}
+            Some(other) => _ = write!(words, " {other}"),
+            None => words.push_str(" -"),
+        }
+    }
+    words
+}
+
+fn push<T>(words: &mut String, reading: Reading<T>, word: impl Fn(T) -> String) {
+    words.push(' ');
+    match reading {
+        Reading::Measured(value) => words.push_str(&word(value)),
+        Reading::Absent(why) => _ = write!(words, "?{}", why.code()),
+    }
+}
+
+/// Exact, and short where it is whole MiB, as what drivers give out is.
+fn size(memory: MemoryBytes) -> String {
+    match memory.0 % (1 << 20) {
+        0 => format!("{}M", memory.0 >> 20),
+        _ => memory.0.to_string(),
+    }
 }
 
 fn memory_columns(m: &Memory) -> Option<[i64; 3]> {
@@ -82,7 +139,11 @@ pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
         processes: c.group(|[compute, graphics]| {
             Some(ProcessCount { compute: small(compute)?, graphics: small(graphics)? })
         })?,
-        fields: Fields::packed(c.bytes()?),
+        fields: {
+            // The processes are for people.
+            c.skip();
+            Fields::packed(c.bytes()?)
+        },
     })
 }
 

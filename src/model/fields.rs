@@ -130,9 +130,10 @@ impl Fields {
         self
     }
 
-    /// The ledger's form: field after field, each a varint (seven bits a byte, the lowest first) of its value + 1;
-    /// or 0, then a reason's code, then for how many fields in a row it holds. Ends with the last field that was
-    /// recorded. A value that cannot be counted up by one is implausible.
+    /// The ledger's form: field after field in varints, seven bits a byte, the lowest first. A value stands as the
+    /// next higher number. 0 begins an absence: the reason's code and for how many fields in a row it holds follow.
+    /// After 1, the value 0, so does for how many it holds: most counters of a sound card stand there. The last field
+    /// that was recorded ends it. A value that has no next higher number is implausible.
     pub fn pack(&self) -> Vec<u8> {
         match &self.0 {
             Held::Read(all) => packed::pack(all),

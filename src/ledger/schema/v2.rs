@@ -3,6 +3,12 @@
 //!
 //! - **Energy is a pair of columns of `sample`** and no longer rows of `counter`, which is gone: eight insertions
 //!   and a query less in each run of eight GPUs.
+//! - **The processes of a unit are a text in its sample** and no longer rows of `proc`, which is gone too: no rule
+//!   reads them, only people do, by `SELECT processes`. They cost a table, a trigger, an insertion each, a page in
+//!   every run and a fifth of the file. One is `pid C|G|M start memory` (compute, graphics, MPS; ticks since
+//!   boot; MiB, or bytes without an `M`); `?` and the code of its absence stand for a number that was not read. Its job run
+//!   follows where that is not the unit's, `-` for none. They go with their sample, and so belong to an open
+//!   registration as it does.
 //! - **[`crate::model::Fields`] are one column, packed** ([`crate::model::Fields::pack`]). As columns they would be
 //!   sixty, which SQLite parses at every opening and checks at every insertion; as rows, two hundred insertions a
 //!   run. Each is a value or a code by the form itself, as the pairs of columns are by CHECK; the form grows at its
@@ -11,6 +17,8 @@
 //! - **What a card draws at rest stands in its row of `unit`**: as a table it would be parsed at every opening and
 //!   pruned with the units. Each is NULL until it was learnt; none has a CHECK, because nothing but a number above
 //!   0 is ever written or believed. They only ever veto.
+//! - **One comparison of two rows says of all pairs that exactly one half is there**: a comparison a pair took SQLite
+//!   a quarter longer to parse and to compile.
 //! - **`sample` and `job_sample` are built anew** and filled from what was there: a CHECK cannot be changed, and a
 //!   default that stood in for the reason of an absence would stay for good. A row that breaks the CHECK can only
 //!   be damage and is left behind. The file may need the space of both for as long as that takes.
@@ -60,6 +68,7 @@ CREATE TABLE sample (
   processes_compute INTEGER,
   processes_graphics INTEGER,
   processes_absent INTEGER,
+  processes TEXT NOT NULL,
   fields BLOB NOT NULL,
   PRIMARY KEY (run, unit),
   CHECK (sm_util BETWEEN 0 AND 100
@@ -68,25 +77,17 @@ CREATE TABLE sample (
     AND mem_peak BETWEEN 0 AND 100
     AND mem_used BETWEEN 0 AND mem_total
     AND energy_mj >= 0
-    AND (sm_util ISNULL) <> (sm_util_absent ISNULL)
-    AND (mem_util ISNULL) <> (mem_util_absent ISNULL)
-    AND (sm_peak ISNULL) <> (sm_peak_absent ISNULL)
-    AND (sm_peak ISNULL) = (sm_peak_covered_ms ISNULL)
-    AND (mem_peak ISNULL) <> (mem_peak_absent ISNULL)
-    AND (mem_peak ISNULL) = (mem_peak_covered_ms ISNULL)
-    AND (mem_used ISNULL) <> (mem_absent ISNULL)
-    AND (mem_used ISNULL) = (mem_total ISNULL)
-    AND (mem_used ISNULL) = (mem_excludes_reserved ISNULL)
-    AND (power_mw ISNULL) <> (power_absent ISNULL)
-    AND (power_limit_mw ISNULL) <> (power_limit_absent ISNULL)
-    AND (energy_mj ISNULL) <> (energy_absent ISNULL)
-    AND (sm_clock_mhz ISNULL) <> (sm_clock_absent ISNULL)
-    AND (sm_clock_max_mhz ISNULL) <> (sm_clock_max_absent ISNULL)
-    AND (temperature_c ISNULL) <> (temperature_absent ISNULL)
-    AND (clocks_event ISNULL) <> (clocks_event_absent ISNULL)
-    AND (mig ISNULL) <> (mig_absent ISNULL)
-    AND (processes_compute ISNULL) <> (processes_absent ISNULL)
-    AND (processes_compute ISNULL) = (processes_graphics ISNULL))
+    AND (sm_util ISNULL, mem_util ISNULL, sm_peak ISNULL, mem_peak ISNULL, mem_used ISNULL,
+        power_mw ISNULL, power_limit_mw ISNULL, energy_mj ISNULL, sm_clock_mhz ISNULL,
+        sm_clock_max_mhz ISNULL, temperature_c ISNULL, clocks_event ISNULL, mig ISNULL,
+        processes_compute ISNULL)
+      = (sm_util_absent NOTNULL, mem_util_absent NOTNULL, sm_peak_absent NOTNULL, mem_peak_absent NOTNULL,
+        mem_absent NOTNULL, power_absent NOTNULL, power_limit_absent NOTNULL, energy_absent NOTNULL,
+        sm_clock_absent NOTNULL, sm_clock_max_absent NOTNULL, temperature_absent NOTNULL,
+        clocks_event_absent NOTNULL, mig_absent NOTNULL, processes_absent NOTNULL)
+    AND (sm_peak ISNULL, mem_peak ISNULL, mem_used ISNULL, mem_used ISNULL, processes_compute ISNULL)
+      = (sm_peak_covered_ms ISNULL, mem_peak_covered_ms ISNULL, mem_total ISNULL,
+        mem_excludes_reserved ISNULL, processes_graphics ISNULL))
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE job_sample (
@@ -106,12 +107,10 @@ CREATE TABLE job_sample (
   holders_absent INTEGER,
   PRIMARY KEY (run, job_run),
   CHECK (frozen IN (0, 1)
-    AND (frozen ISNULL) <> (frozen_absent ISNULL)
-    AND (cpu_ms ISNULL) <> (cpu_absent ISNULL)
-    AND (written_bytes ISNULL) <> (written_absent ISNULL)
-    AND (read_bytes ISNULL) <> (read_absent ISNULL)
-    AND (working_set_bytes ISNULL) <> (working_set_absent ISNULL)
-    AND (holders ISNULL) <> (holders_absent ISNULL))
+    AND (frozen ISNULL, cpu_ms ISNULL, written_bytes ISNULL, read_bytes ISNULL, working_set_bytes ISNULL,
+        holders ISNULL)
+      = (frozen_absent NOTNULL, cpu_absent NOTNULL, written_absent NOTNULL, read_absent NOTNULL,
+        working_set_absent NOTNULL, holders_absent NOTNULL))
 ) STRICT, WITHOUT ROWID;
 
 INSERT OR IGNORE INTO sample
@@ -122,7 +121,14 @@ INSERT OR IGNORE INTO sample
     c.value, iif(c.run ISNULL, 14, c.value_absent),
     sm_clock_mhz, sm_clock_absent, sm_clock_max_mhz, sm_clock_max_absent,
     temperature_c, temperature_absent, clocks_event, clocks_event_absent, mig, mig_absent,
-    processes_compute, processes_graphics, processes_absent, x''
+    processes_compute, processes_graphics, processes_absent,
+    (SELECT ifnull(group_concat(pid || ' ' || substr('CGM', kind, 1)
+         || ' ' || ifnull(start_ticks, '?' || start_absent)
+         || ' ' || CASE WHEN memory_bytes ISNULL THEN '?' || memory_absent
+             WHEN memory_bytes % 1048576 = 0 THEN (memory_bytes / 1048576) || 'M' ELSE memory_bytes END
+         || iif(p.job_run IS s.job_run, '', ' ' || ifnull(p.job_run, '-')), ', '), '')
+     FROM proc p WHERE p.run = s.run AND p.unit = s.unit),
+    x''
   FROM sample_1 s
   LEFT JOIN counter c ON c.run = s.run AND c.unit = s.unit AND c.kind = 1 AND c.scope = 0;
 INSERT OR IGNORE INTO job_sample SELECT *, NULL, 14, NULL, 14 FROM job_sample_1;
@@ -130,6 +136,7 @@ INSERT OR IGNORE INTO job_sample SELECT *, NULL, 14, NULL, 14 FROM job_sample_1;
 DROP TABLE sample_1;
 DROP TABLE job_sample_1;
 DROP TABLE counter;
+DROP TABLE proc;
 ",
     owned!("sample"),
     owned!("job_sample"),
@@ -171,7 +178,9 @@ mod tests {
             (5, 1, 4242, 0, 'prolog', 500, 0, 400, 410, 'slurm', NULL, NULL, NULL, 0, NULL, NULL),
             (6, 1, 77, 1, 'discovery', 500, 0, 400, 410, 'registration', 70, 600, 700, 1, 'ended', 800);
         INSERT INTO job_fact VALUES (5, 'user', 'ada', NULL), (5, 'qos', NULL, 8);
-        INSERT INTO proc VALUES (3, 1, 1000, 1, 5, 77, NULL, NULL, 3);
+        INSERT INTO proc VALUES
+            (3, 1, 1000, 1, 5, 77, NULL, NULL, 3), (3, 1, 1001, 3, NULL, NULL, 8, 4096, NULL),
+            (1, 1, 1000, 2, 5, 77, NULL, 64424509440, NULL);
         INSERT INTO job_sample VALUES (3, 5, 0, NULL, 17, NULL, NULL, 3, 9, NULL);
         INSERT INTO ended VALUES (1, 77, 1, 800, 6);
         INSERT INTO finding VALUES
@@ -227,8 +236,10 @@ mod tests {
     fn a_ledger_of_version_1_opens_and_keeps_everything() {
         let dir = tempfile::tempdir().unwrap();
         let conn = version_1(&dir.path().join("ledger.db"));
-        let tables =
-            names(&conn, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'counter'");
+        let tables = names(
+            &conn,
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('counter', 'proc')",
+        );
         let before: Vec<_> = tables
             .iter()
             .map(|table| {
@@ -243,7 +254,8 @@ mod tests {
         for (table, columns, all) in before {
             assert_eq!(rows(&ledger.conn, table, &columns), all, "{table}");
         }
-        let of_version_1 = "sqlite_schema WHERE name IN ('counter', 'sample_1', 'job_sample_1')";
+        let of_version_1 =
+            "sqlite_schema WHERE name IN ('counter', 'proc', 'proc_owner', 'sample_1', 'job_sample_1')";
         assert_eq!(count(&ledger, of_version_1), 0);
         let sound: String = ledger.conn.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
         assert_eq!(sound, "ok");
@@ -270,6 +282,9 @@ mod tests {
         let lost =
             format!("sample WHERE run = 1 AND unit = 2 AND energy_absent = {}", Absence::GpuLost.code());
         assert_eq!(count(&ledger, &lost), 1);
+        let listed = "sample WHERE processes = '1000 C 77 ?3, 1001 M ?8 4096 -' AND run = 3 AND unit = 1";
+        assert_eq!((count(&ledger, listed), count(&ledger, "sample WHERE processes = ''")), (1, 2));
+        assert_eq!(count(&ledger, "sample WHERE processes = '1000 G 77 61440M'"), 1);
     }
 
     #[test]
@@ -277,7 +292,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(version_1(&dir.path().join("ledger.db")));
         let ledger = opened(dir.path(), 64 << 20);
-        for table in ["sample", "job_sample", "proc"] {
+        for table in ["sample", "job_sample"] {
             let sql = format!("INSERT INTO {table} (run, job_run) VALUES (9, 6)");
             let error = ledger.conn.execute(&sql, []).unwrap_err().to_string();
             assert!(error.contains("no open registration"), "{table}: {error}");

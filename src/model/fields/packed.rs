@@ -9,20 +9,21 @@ pub(super) fn pack(all: &[Reading<u64>]) -> Vec<u8> {
     let recorded = |reading: &Reading<u64>| *reading != Absent(Absence::NotRecorded);
     let mut left = &all[..all.iter().rposition(recorded).map_or(0, |last| last + 1)];
     let mut bytes = Vec::with_capacity(96);
-    while let Some(first) = left.first() {
-        let alike = match storable(*first) {
-            Measured(value) => {
-                push(&mut bytes, value + 1);
-                1
-            }
+    while let Some(first) = left.first().map(|first| storable(*first)) {
+        let alike = match first {
+            Measured(0) | Absent(_) => left.iter().take_while(|r| storable(**r) == first).count(),
+            Measured(_) => 1,
+        };
+        match first {
+            Measured(value) => push(&mut bytes, value + 1),
             Absent(why) => {
-                let alike = left.iter().take_while(|r| storable(**r) == Absent(why)).count();
                 push(&mut bytes, 0);
                 push(&mut bytes, why.code().unsigned_abs());
-                push(&mut bytes, alike as u64);
-                alike
             }
-        };
+        }
+        if first.measured().is_none_or(|value| *value == 0) {
+            push(&mut bytes, alike as u64);
+        }
         left = &left[alike..];
     }
     bytes
@@ -52,11 +53,15 @@ fn next(bytes: &mut &[u8]) -> Option<(Reading<u64>, u64)> {
     match pull(bytes)? {
         0 => {
             let code = i64::try_from(pull(bytes)?).ok().filter(|code| *code > 0)?;
-            let alike = pull(bytes).filter(|count| *count > 0)?;
-            Some((Absent(Absence::from_code(code)), alike))
+            Some((Absent(Absence::from_code(code)), count(bytes)?))
         }
+        1 => Some((Measured(0), count(bytes)?)),
         above => Some((Measured(above - 1), 1)),
     }
+}
+
+fn count(bytes: &mut &[u8]) -> Option<u64> {
+    pull(bytes).filter(|count| *count > 0)
 }
 
 fn push(bytes: &mut Vec<u8>, mut number: u64) {
@@ -98,6 +103,8 @@ mod tests {
             .with(Field::RecoveryAction, Measured(0))
             .with(Field::ThermalNs, Measured(126))
             .with(Field::SwThermalNs, Measured(127))
+            .with(Field::LowUtilizationNs, Measured(0))
+            .with(Field::ReliabilityNs, Measured(0))
             .with(Field::PcieTxBytes, Measured(u64::MAX - 1))
             .with(Field::RemapFailed, Absent(Absence::GpuLost))
             .with(Field::GpmDramActive, Measured(10_000));
@@ -133,12 +140,14 @@ mod tests {
 
     #[test]
     fn bytes_that_make_no_sense_are_not_understood_and_never_a_number() {
-        let broken: [(&str, &[u8]); 7] = [
+        let broken: [(&str, &[u8]); 9] = [
             ("a number that does not end", &[8, 0x80]),
             ("an absence without its reason", &[8, 0]),
             ("an absence without its count", &[8, 0, 3]),
             ("no reason", &[8, 0, 0, 1]),
             ("for no field", &[8, 0, 3, 0]),
+            ("a nought without its count", &[8, 1]),
+            ("a nought for no field", &[8, 1, 0]),
             ("larger than any number", &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2]),
             ("longer than any number", &[8, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 0]),
         ];
