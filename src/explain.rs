@@ -142,11 +142,15 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     let rules = &asked.config.rules;
     let jobs = ledger.open_runs(&asked.now.boot_id)?;
     let known = ledger.known_units(&asked.now.boot_id)?;
-    let mapping = asked.slurm.mapping(&jobs).unwrap_or(attribution::Mapping::Unknown);
+    let gres = asked.slurm.gres(&jobs);
+    let mapping = gres.mapping.unwrap_or(attribution::Mapping::Unknown);
     let held = attribution::attribute(&jobs, &known, &mapping);
-    let units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
+    let mut units = held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded));
+    if doubted(ledger, asked.now, &run, &units)? {
+        units = Reading::Absent(Absence::Shared);
+    }
     // Whether a job holds the whole node only a run can say, which sees the cards; here nothing escalates.
-    let node_units = Reading::Absent(Absence::NotRecorded);
+    let node_units = Reading::Absent(if gres.shares { Absence::Shared } else { Absence::NotRecorded });
     let id = run.id;
     let everything = vec![JobAsked { run: run.clone(), units }];
     let mut history = match ledger
@@ -178,6 +182,20 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     told.next = told.finding().and_then(|f| stage::next(f, &rules.stages));
     told.add_stage_guards(asked);
     Ok(told)
+}
+
+/// Whether the last run, which saw the processes on the cards, did not take these units for this job's alone.
+fn doubted(
+    ledger: &Ledger,
+    now: &Now,
+    job: &JobRun,
+    units: &Reading<Vec<UnitRef>>,
+) -> Result<bool, LedgerError> {
+    let (Some(units), Some((at, owners))) = (units.measured(), ledger.last_owners(&now.boot_id)?) else {
+        return Ok(false);
+    };
+    let is_another = |unit: &UnitRef| owners.iter().any(|(uuid, o)| *uuid == unit.uuid && *o != Some(job.id));
+    Ok(at >= job.registered && units.iter().any(is_another))
 }
 
 /// The explanation as it stands, for a run that had a finding or an action.

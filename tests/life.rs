@@ -314,3 +314,16 @@ fn two_nodes_of_one_host_know_nothing_of_each_others_jobs() {
     assert_eq!((one.breaching_min(50), other.breaching_min(60)), (Some(12), Some(12)));
     assert!(matches!(other.explain("50"), Answer::OtherNode(node) if node == "n1"));
 }
+
+#[test]
+fn the_explanation_doubts_what_the_run_doubted() {
+    // guilbaults/slurm-job-exporter#63 (ID-02): two jobs swapped; only a run sees whose processes are where.
+    let mut node = node();
+    node.prolog(50, "0");
+    node.prolog(60, "1");
+    let summary = node.runs(28, &[of(60), of(50)]);
+    assert!(summary.contains("50 not judged (attribution)"), "{summary}");
+    assert!(node.not_judged_for(50).contains("not known for certain"), "{}", node.not_judged_for(50));
+    node.runs(28, &[of(50), of(60)]);
+    assert!(node.breaching_min(50).is_some(), "the processes are where they belong");
+}

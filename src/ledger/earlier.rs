@@ -5,11 +5,14 @@ use super::columns::Cursor;
 use super::learnt::Known;
 use super::sample;
 use super::{Boot, Ledger, LedgerError};
-use crate::model::{Observation, RunId};
+use crate::model::{JobRunId, Observation, RunId};
 use crate::reading::Absence;
 use crate::reading::Reading;
 use crate::units::{BootMs, UnitUuid};
 use rusqlite::{Connection, OptionalExtension};
+
+/// Units, and the job run that each was attributed to; none for one of nobody, or of uncertain owner.
+pub type Owners = Vec<(UnitUuid, Option<JobRunId>)>;
 
 /// What the newest run before another saw of some units.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +57,27 @@ impl Ledger {
                 None => observations(conn, earlier.run, units)?,
             };
             Ok(Some(earlier))
+        })
+    }
+}
+
+impl Ledger {
+    /// When the newest run of this boot was, and whose it took each unit to be that it saw; nothing where it saw none.
+    pub fn last_owners(&self, boot_id: &str) -> Result<Option<(BootMs, Owners)>, LedgerError> {
+        self.read("read whose the units were", |conn| {
+            let Some(Boot { id: boot, .. }) = self.boot(boot_id)? else { return Ok(None) };
+            let newest = "SELECT id, boottime_ms FROM run WHERE boot = ?1 ORDER BY id DESC LIMIT 1";
+            let newest =
+                conn.query_row(newest, [boot], |row| Ok((row.get::<_, i64>(0)?, BootMs(row.get(1)?))));
+            let Some((run, at)) = newest.optional()? else { return Ok(None) };
+            let owners =
+                "SELECT u.uuid, s.job_run FROM sample s JOIN unit u ON u.id = s.unit WHERE s.run = ?1";
+            let owner = |row: &rusqlite::Row| {
+                let uuid: String = row.get(0)?;
+                Ok((UnitUuid::new(&uuid).ok(), row.get::<_, Option<i64>>(1)?.map(JobRunId)))
+            };
+            let rows: Vec<_> = conn.prepare(owners)?.query_map([run], owner)?.collect::<Result<_, _>>()?;
+            Ok(Some((at, rows.into_iter().filter_map(|(uuid, owner)| Some((uuid?, owner))).collect())))
         })
     }
 }
