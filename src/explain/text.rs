@@ -5,6 +5,7 @@ use crate::model::*;
 use crate::policy::{Judgement, Level, interval, level};
 use crate::reading::{Absence, Reading};
 use crate::units::{MemoryBytes, human_ms};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Text of a user's choice on a terminal.
@@ -156,23 +157,21 @@ fn beside(out: &mut String, told: &Told) {
     let Some(then) = ticks.iter().find(|tick| now.at.since_ms(tick.at) <= BACK_MS) else { return };
     let over_ms = now.at.since_ms(then.at);
     let reset = Reading::Absent(Absence::CounterReset);
-    let rate = |from: Reading<u64>, to: Reading<u64>, unit: f64| -> String {
+    let rate = |from: Reading<u64>, to: Reading<u64>, unit: f64| {
         let rise = from.and_then(|from| {
             to.and_then(|to| to.checked_sub(from).filter(|_| over_ms > 0).map_or(reset, Reading::Measured))
         });
-        or_why(&rise, |n| format!("{:.1}", *n as f64 / over_ms as f64 / unit))
+        rise.map(|n| format!("{:.1}", n as f64 / over_ms as f64 / unit))
     };
     let mib_a_ms = 1_048_576.0 / 1000.0;
-    let _ = writeln!(
-        out,
-        "host      over {}: cores {}; MiB/s written {}, read {}; working set {}; frozen {}",
-        human_ms(over_ms),
-        rate(then.job.cpu_ms, now.job.cpu_ms, 1.0),
-        rate(then.job.written_bytes, now.job.written_bytes, mib_a_ms),
-        rate(then.job.read_bytes, now.job.read_bytes, mib_a_ms),
-        or_why(&now.job.working_set_bytes, |n| MemoryBytes(*n).human()),
-        or_why(&now.job.frozen, |f| if *f { "yes" } else { "no" }.to_owned()),
-    );
+    let parts = [
+        ("cores", rate(then.job.cpu_ms, now.job.cpu_ms, 1.0)),
+        ("MiB/s written", rate(then.job.written_bytes, now.job.written_bytes, mib_a_ms)),
+        ("MiB/s read", rate(then.job.read_bytes, now.job.read_bytes, mib_a_ms)),
+        ("working set", now.job.working_set_bytes.map(|n| MemoryBytes(n).human())),
+        ("frozen", now.job.frozen.map(|f| if f { "yes" } else { "no" }.to_owned())),
+    ];
+    let _ = writeln!(out, "host      over {}: {}", human_ms(over_ms), grouped(&parts));
 }
 
 fn or_why<T>(reading: &Reading<T>, words: impl Fn(&T) -> String) -> String {
@@ -193,31 +192,45 @@ fn readings(seen: &Observation) -> String {
     )
 }
 
+/// What could be read, one after the other; then what could not, by its reason: nothing is left out.
+fn grouped(parts: &[(&str, Reading<String>)]) -> String {
+    let mut said: Vec<String> = Vec::new();
+    let mut absent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, reading) in parts {
+        match reading {
+            Reading::Measured(value) => said.push(format!("{name} {value}")),
+            Reading::Absent(why) => absent.entry(why.words()).or_default().push(name),
+        }
+    }
+    said.extend(absent.into_iter().map(|(why, names)| format!("{}: {why}", names.join(", "))));
+    said.join("; ")
+}
+
 /// What the counters say of the time since the run before.
 fn counted(told: &Told, unit: usize) -> String {
     let [.., before, now] = &told.history.ticks[..] else { return "no interval yet".to_owned() };
     let (then, at) = (before.moment(unit), now.moment(unit));
-    let fields = &now.units[unit].fields;
-    format!(
-        "since the run before: mean power {}; slowed {}; traffic {}; GPM SM {}",
-        or_why(&interval::mean_power(then, at), |p| p.watts()),
-        or_why(&interval::slowed_permille(then, at), |n| format!("{}.{} %", n / 10, n % 10)),
-        or_why(&interval::traffic(then, at), |moved| if *moved { "yes" } else { "none" }.to_owned()),
-        or_why(&fields.get(Field::GpmSmActive), |n| format!("{}.{:02} %", n / 100, n % 100)),
-    )
+    let gpm = now.units[unit].fields.get(Field::GpmSmActive);
+    let parts = [
+        ("mean power", interval::mean_power(then, at).map(|p| p.watts())),
+        ("slowed", interval::slowed_permille(then, at).map(|n| format!("{}.{} %", n / 10, n % 10))),
+        ("traffic", interval::traffic(then, at).map(|moved| if moved { "yes" } else { "none" }.to_owned())),
+        ("GPM SM", gpm.map(|n| format!("{}.{:02} %", n / 100, n % 100))),
+    ];
+    format!("since the run before: {}", grouped(&parts))
 }
 
 /// What this node learnt of the card at rest; it vetoes what draws a quarter more.
 fn learnt(told: &Told, unit: usize) -> String {
     let floors = told.history.floors.get(unit).copied().unwrap_or_else(LearntFloors::none);
-    let of = |rest: Rest| or_why(&floors.get(rest), |p| p.watts());
-    format!(
-        "learnt at rest, clocks down and up: empty {}, {}; with a context {}, {}",
-        of(Rest::EmptyLow),
-        of(Rest::EmptyHigh),
-        of(Rest::ContextLow),
-        of(Rest::ContextHigh),
-    )
+    let of = |name, rest| (name, floors.get(rest).map(|p| p.watts()));
+    let parts = [
+        of("empty", Rest::EmptyLow),
+        of("empty at high clocks", Rest::EmptyHigh),
+        of("with a context", Rest::ContextLow),
+        of("with a context at high clocks", Rest::ContextHigh),
+    ];
+    format!("learnt at rest: {}", grouped(&parts))
 }
 
 /// At most 64 signs for the newest ticks, as they were judged; a hole wherever two lie further apart than the gap.
