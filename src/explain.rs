@@ -45,6 +45,8 @@ pub struct Told {
     pub withheld: Vec<Withheld>,
     /// Its findings so far, the last one open or not.
     pub findings: Vec<FindingRow>,
+    /// What the driver wrote to the kernel's log about it, in words.
+    pub xids: Vec<String>,
     /// What comes next.
     pub next: Option<Next>,
     /// Other runs of the same job that the ledger knows.
@@ -174,6 +176,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         actions: ledger.actions_of(id)?,
         withheld: ledger.withheld_of(id)?,
         findings: ledger.findings_of(id)?,
+        xids: ledger.xids_of(id)?.into_iter().map(|row| row.detail).collect(),
         next: None,
         other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
         history,

@@ -1,6 +1,7 @@
 //! The GPUs of this node: the sources that read them, the worker that keeps a hanging driver away from the
 //! run, and the signs of a driver. Nothing here judges, remembers or changes a setting of any GPU.
 
+pub mod bus;
 pub mod driver;
 pub mod nvidia_smi;
 pub mod nvml;

@@ -2,6 +2,7 @@
 //! open. Knows nothing of Slurm but slurmd's name.
 
 mod holders;
+pub mod kernel_log;
 mod processes;
 
 pub use holders::Holders;

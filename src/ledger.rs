@@ -39,6 +39,7 @@ mod schema;
 mod testing;
 mod unit;
 mod units;
+mod xids;
 
 pub use actions::{Deed, NewAction, OpenDrain, UnsettledAction};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};

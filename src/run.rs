@@ -5,9 +5,11 @@ pub mod cases;
 pub mod eyes;
 mod learn;
 pub mod machine;
+pub mod missing;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
+mod xids;
 
 use crate::config::{ACT_NEEDS, Config};
 use crate::ledger::{Ledger, LedgerError, Opening};
@@ -165,6 +167,8 @@ fn under_lock(
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
     snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
+    let missing = missing::tell(setting, run, &snapshot, eyes, &mut ledger)?;
+    xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
@@ -174,5 +178,5 @@ fn under_lock(
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
     let blind = snapshot.gpus.measured().is_none();
-    Ok((cases::summary(&snapshot, &cases, &ledger), blind, ledger))
+    Ok((cases::summary(&snapshot, &cases, &missing, &ledger), blind, ledger))
 }

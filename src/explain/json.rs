@@ -69,6 +69,7 @@ pub fn page(told: &Told) -> Value {
         "scope": finding.map(|f| f.scope.word()),
         "guards": told.assessment.guards,
         "units": units(told),
+        "xids": told.xids,
         "host": told.history.ticks.last().map(|tick| beside(&tick.job)),
         "actions": told.actions,
         "done": done_words(&told.actions),

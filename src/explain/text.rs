@@ -71,6 +71,9 @@ pub fn page(told: &Told) -> String {
     }
     guards(&mut out, told);
     units(&mut out, told);
+    for xid in &told.xids {
+        let _ = writeln!(out, "{xid}");
+    }
     beside(&mut out, told);
     deeds(&mut out, told);
     out

@@ -419,7 +419,7 @@ fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<S
 }
 
 /// One line for people: every job with its judgement, also those that are no candidates.
-pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
+pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: &Ledger) -> String {
     let gpus = match &snapshot.gpus {
         Reading::Measured(report) => format!("{} GPUs read", report.units.len()),
         Reading::Absent(why) => format!("GPUs not read: {}", why.words()),
@@ -432,7 +432,7 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], ledger: &Ledger) -> String {
     if let Some(adapted) = adapted {
         line += &format!("; {adapted}");
     }
-    for note in ledger.notes().iter().chain(&snapshot.note) {
+    for note in missing.iter().chain(ledger.notes()).chain(&snapshot.note) {
         line += &format!("; {note}");
     }
     line

@@ -1,9 +1,10 @@
 //! What a run sees: GPUs, and jobs by local evidence. One implementation looks at this machine, the other at a
 //! scenario; the run cannot tell them apart.
 
+use crate::host::kernel_log::Xid;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
-use crate::reading::Reading;
-use crate::units::DeviceMinor;
+use crate::reading::{Absence, Reading};
+use crate::units::{DeviceMinor, PciAddress};
 
 /// Whose a process is, by its cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,4 +61,14 @@ pub trait Eyes {
     /// Who holds the device files of these GPUs open and can compute on them, the driver's own list aside; a job's
     /// own processes are looked at first. Empty: nobody. Absent: it cannot be said, which is not nobody.
     fn holders(&mut self, minors: &[DeviceMinor], job: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>>;
+
+    /// GPUs on the PCI bus that are not in the driver's list. Not supported where the GPUs are imagined.
+    fn unlisted(&mut self, _listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
+        Reading::Absent(Absence::NotSupported)
+    }
+
+    /// What the driver wrote to the kernel's log about its GPUs. Not supported where those are imagined.
+    fn xids(&mut self) -> Reading<Vec<Xid>> {
+        Reading::Absent(Absence::NotSupported)
+    }
 }

@@ -2,12 +2,14 @@
 //! is not asked for anything.
 
 use super::eyes::{Eyes, Resident, Whose};
+use crate::gpu::bus;
 use crate::gpu::worker::{self, Pending, Plan};
+use crate::host::kernel_log::{self, Xid};
 use crate::host::{Holders, Proc};
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::reading::{Absence, Reading};
 use crate::slurm::cgroup::{self, JobFolder, JobTag, Roots};
-use crate::units::{BootMs, DeviceMinor, NodeName};
+use crate::units::{BootMs, DeviceMinor, NodeName, PciAddress};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -212,6 +214,14 @@ impl Eyes for Machine {
         let processes = folder.map(|folder| cgroup::processes(&folder.path));
         let first = processes.as_ref().and_then(Reading::measured).map_or(&[][..], Vec::as_slice);
         self.holders.of(minors, first)
+    }
+
+    fn unlisted(&mut self, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
+        bus::unlisted(listed)
+    }
+
+    fn xids(&mut self) -> Reading<Vec<Xid>> {
+        kernel_log::xids()
     }
 }
 

@@ -1,16 +1,17 @@
 //! What this run saw: the GPUs, the registered jobs, whose GPU is whose. A failed source is absent, never empty.
 
 use super::eyes::{Eyes, Resident};
+use super::missing::{self, Expected};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
-use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
+use crate::ledger::{FaultRow, JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
 use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work;
 use crate::reading::{Absence, Reading};
 use crate::units::{DeviceMinor, UnitUuid};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One look at node and jobs.
 pub struct Snapshot {
@@ -26,6 +27,12 @@ pub struct Snapshot {
     pub cadence: Reading<Cadence>,
     /// What the set-up lacks, to be said aloud.
     pub note: Option<String>,
+    /// How many GPUs this node should have, where anybody says so.
+    pub expected: Option<Expected>,
+    /// The driver lists other GPUs than the runs of this boot before.
+    pub list_changed: bool,
+    /// Faults that were open when this run began.
+    pub faults: Vec<FaultRow>,
     /// Jobs that local evidence shows here: their cgroups, and those of processes on the GPUs.
     here: Vec<JobId>,
     residents: BTreeMap<u32, Resident>,
@@ -36,6 +43,7 @@ pub struct Snapshot {
 pub struct Books {
     jobs: Vec<JobRun>,
     units: Vec<KnownUnit>,
+    faults: Vec<FaultRow>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
 }
@@ -46,7 +54,7 @@ impl Books {
         let boot = &setting.now.boot_id;
         Ok(ledger.together(|ledger| {
             let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
-            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)? })
+            Ok(Books { jobs, units, faults: ledger.open_faults()?, cadence: ledger.cadence(setting.now)? })
         })?)
     }
 }
@@ -63,6 +71,7 @@ pub fn take(
     let residents = residents(&gpus, eyes);
     let here = here(eyes, &residents);
     let jobs = with_late_ones(setting, &here, books.jobs, ledger)?;
+    let list_changed = list_changed(&gpus, &books.units);
     let known = attribution::known(&gpus, books.units);
     let gres = setting.slurm.gres(&jobs);
     let (mapping, note) = match gres.mapping {
@@ -76,9 +85,20 @@ pub fn take(
         true => Reading::Absent(Absence::Shared),
         false => attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held),
     };
-    let cadence = books.cadence;
-    let mut snapshot =
-        Snapshot { gpus, jobs, held, node_units, cadence, note, here, residents, samples: BTreeMap::new() };
+    let mut snapshot = Snapshot {
+        expected: missing::expected(setting.config.gpu.expected, &mapping, &gpus),
+        gpus,
+        jobs,
+        held,
+        node_units,
+        cadence: books.cadence,
+        note,
+        list_changed,
+        faults: books.faults,
+        here,
+        residents,
+        samples: BTreeMap::new(),
+    };
     for job in snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty()) {
         let pids = snapshot.pids_of(job);
         let mut sample = eyes.job(job, &pids);
@@ -90,6 +110,18 @@ pub fn take(
         snapshot.samples.insert(job.id, sample);
     }
     Ok(snapshot)
+}
+
+/// Whether the GPUs by UUID are others than those that were listed on this boot; their instances aside.
+fn list_changed(gpus: &Reading<GpuReport>, earlier: &[KnownUnit]) -> bool {
+    let Reading::Measured(report) = gpus else { return false };
+    let listed: BTreeSet<_> = whole(report).filter_map(|u| u.identity.uuid.measured()).collect();
+    listed != earlier.iter().filter(|k| k.kind == UnitKind::Gpu).map(|k| &k.uuid).collect()
+}
+
+/// The GPUs of a report, without instances.
+pub fn whole(report: &GpuReport) -> impl Iterator<Item = &UnitSample> {
+    report.units.iter().filter(|unit| unit.identity.kind == UnitKind::Gpu)
 }
 
 fn residents(gpus: &Reading<GpuReport>, eyes: &mut dyn Eyes) -> BTreeMap<u32, Resident> {
@@ -169,6 +201,11 @@ impl Snapshot {
         pids.sort_unstable();
         pids.dedup();
         pids
+    }
+
+    /// The job of a process on a GPU, by its cgroup.
+    pub fn job_of(&self, pid: u32) -> Option<JobId> {
+        self.residents.get(&pid).and_then(Resident::job)
     }
 
     /// The unit's reading of this run.

@@ -7,6 +7,7 @@ mod disk;
 mod explain;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+mod faults;
 mod hooks;
 mod journal;
 mod ladder;

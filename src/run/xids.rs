@@ -1,0 +1,176 @@
+//! Xids of the kernel's log, told to the jobs that they are about: for the explanation and nothing else, whatever
+//! their number, because any user's kernel can cause one. An Xid that is nobody's is left in the log.
+
+use super::eyes::Eyes;
+use super::snapshot::{Snapshot, whole};
+use super::{Setting, Trouble};
+use crate::host::kernel_log::Xid;
+use crate::ledger::Ledger;
+use crate::model::{Field, JobId, JobRun, RunId, UnitKind, UnitSample};
+use crate::reading::Reading;
+use std::collections::BTreeSet;
+
+/// The log is read once in so many runs: for each reading the kernel weighs every record that it keeps, thousands on a
+/// server. Not in the runs that look at the bus.
+const EVERY: i64 = 8;
+const TURN: i64 = 4;
+
+/// Looks through the log where it is due, and keeps with each job what is its. What ended with its job is closed.
+pub fn attach(
+    setting: &Setting,
+    run: RunId,
+    snapshot: &Snapshot,
+    eyes: &mut dyn Eyes,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    for fault in &snapshot.faults {
+        if fault.xid_of().is_some_and(|of| !snapshot.jobs.iter().any(|job| job.id == of)) {
+            ledger.fault_gone(fault.id, setting.now)?;
+        }
+    }
+    let held = snapshot.jobs.iter().any(|job| !job.registration.gpus.is_empty());
+    if !held || !(run.0 % EVERY == TURN || snapshot.list_changed || in_trouble(snapshot)) {
+        return Ok(());
+    }
+    // A kernel in a loop writes the same a thousand times.
+    let mut seen = BTreeSet::new();
+    for xid in eyes.xids().measured().into_iter().flatten() {
+        let of_process = |pid| snapshot.job_of(pid).or_else(|| eyes.resident(pid).job());
+        let of_process = xid.pid.and_then(of_process);
+        let Some(job) = owner(xid, &snapshot.jobs, of_process, |job| holds(snapshot, job, xid)) else {
+            continue;
+        };
+        let what = what(xid);
+        if !seen.insert((job.id, what.clone())) {
+            continue;
+        }
+        let detail = words(setting, xid, snapshot);
+        if ledger.keep_xid(job.id, &what, &detail, run, setting.now)? {
+            let shown = job.shown_id();
+            tracing::warn!(
+                job = shown,
+                "job {shown}: {detail}; kept for --explain, nothing is done about it"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A GPU that cannot be named, or that the driver wants reset.
+fn in_trouble(snapshot: &Snapshot) -> bool {
+    let wants = |unit: &UnitSample| {
+        let action = unit.readings.fields.get(Field::RecoveryAction);
+        unit.identity.uuid.measured().is_none() || action.measured().is_some_and(|action| *action != 0)
+    };
+    snapshot.gpus.measured().is_some_and(|report| whole(report).any(wants))
+}
+
+/// The job of the process that it names, else the only one that holds the GPU or the instance; if it ran by then.
+fn owner<'s>(
+    xid: &Xid,
+    jobs: &'s [JobRun],
+    of_process: Option<JobId>,
+    holds: impl Fn(&JobRun) -> bool,
+) -> Option<&'s JobRun> {
+    let is_its = |job: &&JobRun| match of_process {
+        Some(id) => job.registration.job == id,
+        None => holds(job),
+    };
+    let mut jobs = jobs.iter().filter(is_its);
+    let (job, other) = (jobs.next()?, jobs.next());
+    (other.is_none() && xid.at >= job.registration.start.boot).then_some(job)
+}
+
+fn holds(snapshot: &Snapshot, job: &JobRun, xid: &Xid) -> bool {
+    let units = snapshot.held.get(&job.id).and_then(Reading::measured);
+    let named = |unit: &UnitSample| {
+        let instance = match (&unit.identity.kind, xid.instance) {
+            (UnitKind::Gpu, _) | (UnitKind::Mig { .. }, None) => true,
+            (UnitKind::Mig { gi, .. }, Some(named)) => *gi == named,
+        };
+        instance && unit.identity.pci.measured() == Some(&xid.gpu)
+    };
+    units.into_iter().flatten().any(|held| snapshot.unit(&held.uuid).is_some_and(named))
+}
+
+/// What tells one Xid of a job run from another.
+fn what(xid: &Xid) -> String {
+    let or_none = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
+    format!("{} {} {}", or_none(xid.number), xid.gpu, or_none(xid.pid))
+}
+
+/// "Xid 31 on GPU 3 (0000:9b:00.0) at 2026-11-29T13:25:38Z, pid 1234 `python`".
+fn words(setting: &Setting, xid: &Xid, snapshot: &Snapshot) -> String {
+    let listed = snapshot.gpus.measured().into_iter().flat_map(whole);
+    let of_it = |unit: &&UnitSample| unit.identity.pci.measured() == Some(&xid.gpu);
+    let index = listed.filter(of_it).map(|unit| format!(" {}", unit.identity.index)).next();
+    let gpu = format!("GPU{} ({})", index.unwrap_or_default(), xid.gpu);
+    let instance = xid.instance.map_or(String::new(), |gi| format!(", instance {gi}"));
+    let pid = xid.pid.map_or(String::new(), |pid| format!(", pid {pid}"));
+    let name = xid.name.as_ref().map_or(String::new(), |name| format!(" `{}`", name.escape_default()));
+    let at = setting.now.wall_of(xid.at).rfc3339();
+    match xid.number {
+        Some(number) => format!("Xid {number} on {gpu}{instance} at {at}{pid}{name}"),
+        None => format!("{gpu} fell off the bus at {at}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::*;
+    use crate::reading::Absence;
+    use crate::units::{BootMs, PciAddress, WallMs};
+
+    fn job(id: u64, started: i64) -> JobRun {
+        let absent = || Reading::Absent(Absence::NotRecorded);
+        let start = JobStart { boot: BootMs(started), wall: WallMs(0), source: StartSource::Slurm };
+        JobRun {
+            id: JobRunId(id as i64),
+            registration: Registration {
+                cluster: absent(),
+                job: JobId::new(id).unwrap(),
+                restart: 0,
+                sluid: absent(),
+                start,
+                user: absent(),
+                uid: Reading::Absent(Absence::NotRecorded),
+                account: absent(),
+                partition: absent(),
+                qos: absent(),
+                nodes: Reading::Measured(1),
+                node_list: absent(),
+                het_leader: None,
+                limit_end: Reading::Absent(Absence::NotRecorded),
+                gpus: vec![],
+                by: RegisteredBy::Prolog,
+            },
+            registered: BootMs(started),
+            details: None,
+            first_activity: None,
+            last_activity: None,
+        }
+    }
+
+    #[test]
+    fn an_xid_is_of_its_process_job_else_of_the_only_holder_and_of_nobody_before() {
+        // kubernetes-sigs/dra-driver-nvidia-gpu#689 (FT-04)
+        let gpu = PciAddress::parse("0000:9b:00").unwrap();
+        let xid = Xid { at: BootMs(1000), gpu, instance: None, number: Some(43), pid: Some(7), name: None };
+        let jobs = [job(1, 500), job(2, 1000), job(3, 1001)];
+        let table: [(&str, Option<u64>, &[i64], Option<i64>); 7] = [
+            ("its process's job", Some(1), &[2], Some(1)),
+            ("the holder", None, &[2], Some(2)),
+            ("two holders, as of a split card", None, &[1, 2], None),
+            ("nobody's", None, &[], None),
+            ("a job that began later", None, &[3], None),
+            ("a process of one", Some(3), &[1], None),
+            ("a process of a job that nobody registered", Some(9), &[1], None),
+        ];
+        for (name, process, holders, want) in table {
+            let of_process = process.and_then(JobId::new);
+            let found = owner(&xid, &jobs, of_process, |job| holders.contains(&job.id.0));
+            assert_eq!(found.map(|job| job.id.0), want, "{name}");
+        }
+    }
+}
