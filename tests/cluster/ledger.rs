@@ -92,8 +92,15 @@ impl Ledger {
     /// The registration to which the newest reading of a process on a GPU gives it; `None`: to none.
     pub fn registration_of_process(&self, pid: u32) -> Option<i64> {
         let sql =
-            format!("SELECT coalesce(job_run, 0) FROM proc WHERE pid = {pid} ORDER BY run DESC LIMIT 1");
-        Some(self.count(&sql)).filter(|id| *id > 0)
+            "SELECT coalesce(job_run, 0), processes FROM sample WHERE processes <> '' ORDER BY run DESC";
+        let samples: Vec<(i64, String)> = self.ask(sql, |row| Ok((row.get(0)?, row.get(1)?)));
+        let named = |(owner, processes): &(i64, String)| {
+            let mut each = processes.split(", ").map(|one| one.split(' ').collect::<Vec<_>>());
+            let ours = each.find(|words| words[0] == pid.to_string())?;
+            // A fifth word is the registration where it is not the unit's; `-` is none.
+            Some(ours.get(4).map_or(*owner, |other| other.parse().unwrap_or(0)))
+        };
+        samples.iter().find_map(named).filter(|id| *id > 0)
     }
 
     /// Findings about a job so far, whatever became of them.
