@@ -69,7 +69,7 @@ impl Reader<'_> {
     fn new(conn: &Connection) -> rusqlite::Result<Reader<'_>> {
         Ok(Reader {
             jobs: conn.prepare("SELECT * FROM job_sample WHERE run = ?1 AND job_run = ?2")?,
-            samples: conn.prepare("SELECT * FROM sample WHERE run = ?1")?,
+            samples: conn.prepare("SELECT * FROM sample WHERE run = ?1 AND job_run NOTNULL")?,
         })
     }
 }
@@ -209,8 +209,8 @@ fn take(row: &Row, growing: &mut [Growing], reader: &mut Reader, depth: &mut Dep
     let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
     let mut samples = reader.samples.query([run.0])?;
     while let Some(sample) = samples.next()? {
-        let (unit, owner): (i64, Option<i64>) = (sample.get(1)?, sample.get(2)?);
-        let of = growing.iter_mut().find(|g| Some(g.asked.run.id.0) == owner);
+        let (unit, owner): (i64, i64) = (sample.get(1)?, sample.get(2)?);
+        let of = growing.iter_mut().find(|g| g.asked.run.id.0 == owner);
         let Some(history) = of.filter(|g| takes(g, run, at, depth.full)) else {
             continue;
         };

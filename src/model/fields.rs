@@ -91,6 +91,7 @@ pub struct Fields(Held);
 /// stored one is taken apart only where it is asked for something.
 #[derive(Clone, Debug)]
 enum Held {
+    Nothing(Absence),
     Read(Vec<Reading<u64>>),
     Packed(Box<[u8]>),
 }
@@ -98,12 +99,13 @@ enum Held {
 impl Fields {
     /// All absent for one reason.
     pub fn absent(why: Absence) -> Fields {
-        Fields(Held::Read(vec![Reading::Absent(why); Field::ALL.len()]))
+        Fields(Held::Nothing(why))
     }
 
     /// One of them; what an older ledger does not hold was not recorded.
     pub fn get(&self, field: Field) -> Reading<u64> {
         match &self.0 {
+            Held::Nothing(why) => Reading::Absent(*why),
             Held::Read(all) => {
                 all.get(field as usize).copied().unwrap_or(Reading::Absent(Absence::NotRecorded))
             }
@@ -113,7 +115,7 @@ impl Fields {
 
     /// Writes one down.
     pub fn set(&mut self, field: Field, value: Reading<u64>) {
-        if let Held::Packed(_) = self.0 {
+        if !matches!(self.0, Held::Read(_)) {
             self.0 = Held::Read(self.all().collect());
         }
         if let Held::Read(all) = &mut self.0
@@ -135,6 +137,7 @@ impl Fields {
     /// that was recorded ends it. A value that has no next higher number is implausible.
     pub fn pack(&self) -> Vec<u8> {
         match &self.0 {
+            Held::Nothing(_) => packed::pack(&self.all().collect::<Vec<_>>()),
             Held::Read(all) => packed::pack(all),
             Held::Packed(bytes) => bytes.to_vec(),
         }
