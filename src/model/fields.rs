@@ -1,9 +1,7 @@
 //! What the driver says beside the main readings: the cumulative counters, whose differences speak for the whole
 //! time between two runs, a few states, and the activity that GPM measured. Raw numbers, in NVML's units.
 
-mod packed;
-
-use crate::reading::{Absence, Reading};
+use crate::reading::{Absence, Reading, packed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! fields {
@@ -131,10 +129,7 @@ impl Fields {
         self
     }
 
-    /// The ledger's form: field after field in varints, seven bits a byte, the lowest first. A value stands as the
-    /// next higher number. 0 begins an absence: the reason's code and for how many fields in a row it holds follow.
-    /// After 1, the value 0, so does for how many it holds: most counters of a sound card stand there. The last field
-    /// that was recorded ends it. A value that has no next higher number is implausible.
+    /// The ledger's form: [`packed`], field after field, up to the last that was recorded.
     pub fn pack(&self) -> Vec<u8> {
         match &self.0 {
             Held::Nothing(_) => packed::pack(&self.all().collect::<Vec<_>>()),
@@ -171,5 +166,84 @@ impl Serialize for Fields {
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Fields, D::Error> {
         Ok(Fields(Held::Read(Vec::deserialize(d)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::Reading::{Absent, Measured};
+
+    #[test]
+    fn what_was_packed_comes_back_as_itself() {
+        let first = |value| Fields::absent(Absence::NotSupported).with(Field::PowerCapNs, value);
+        let mixed = Fields::absent(Absence::NotAsked)
+            .with(Field::PowerCapNs, Measured(0))
+            .with(Field::ThermalNs, Measured(126))
+            .with(Field::SyncBoostNs, Measured(127))
+            .with(Field::LowUtilizationNs, Measured(0))
+            .with(Field::ReliabilityNs, Measured(0))
+            .with(Field::PcieTxBytes, Measured(u64::MAX - 1))
+            .with(Field::RecoveryAction, Absent(Absence::GpuLost))
+            .with(Field::GpmDramActive, Measured(10_000));
+        let absent = Absence::ALL.iter().map(|why| Fields::absent(*why));
+        for fields in absent.chain([mixed, first(Measured(1 << 40)), first(Absent(Absence::NotRecorded))]) {
+            let bytes = fields.pack();
+            assert_eq!(Fields::packed(&bytes), fields, "{bytes:?}");
+            assert_eq!(Fields::packed(&bytes).pack(), bytes);
+        }
+        assert!(Fields::absent(Absence::NotRecorded).pack().is_empty());
+        assert!(Fields::absent(Absence::NotSupported).pack().len() < 4);
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_implausible_and_the_others_stay() {
+        let fields = Fields::absent(Absence::NoData)
+            .with(Field::PowerCapNs, Measured(u64::MAX))
+            .with(Field::ThermalNs, Measured(7));
+        let back = Fields::packed(&fields.pack());
+        assert_eq!(back.get(Field::PowerCapNs), Absent(Absence::Implausible));
+        assert_eq!(back.get(Field::ThermalNs), Measured(7));
+        assert_eq!(back.get(Field::BoardLimitNs), Absent(Absence::NoData));
+    }
+
+    #[test]
+    fn a_field_that_an_older_row_does_not_hold_was_not_recorded() {
+        let older = Fields::packed(&[8, 0, 1, 2]);
+        assert_eq!(older.get(Field::PowerCapNs), Measured(7));
+        assert_eq!(older.get(Field::SyncBoostNs), Absent(Absence::NotSupported));
+        assert_eq!(older.get(Field::BoardLimitNs), Absent(Absence::NotRecorded));
+        assert_eq!(Fields::packed(&[]), Fields::absent(Absence::NotRecorded));
+    }
+
+    #[test]
+    fn bytes_that_make_no_sense_are_not_understood_and_never_a_number() {
+        let broken: [(&str, &[u8]); 9] = [
+            ("a number that does not end", &[8, 0x80]),
+            ("an absence without its reason", &[8, 0]),
+            ("an absence without its count", &[8, 0, 3]),
+            ("no reason", &[8, 0, 0, 1]),
+            ("for no field", &[8, 0, 3, 0]),
+            ("a nought without its count", &[8, 1]),
+            ("a nought for no field", &[8, 1, 0]),
+            ("larger than any number", &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2]),
+            ("longer than any number", &[8, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 0]),
+        ];
+        for (name, bytes) in broken {
+            let fields = Fields::packed(bytes);
+            assert_eq!(fields.get(Field::PowerCapNs), Measured(7), "{name}");
+            for field in &Field::ALL[1..] {
+                assert_eq!(fields.get(*field), Absent(Absence::NotUnderstood), "{name}");
+            }
+        }
+        let later = Fields::packed(&[0, 99, 1]);
+        assert_eq!(later.get(Field::PowerCapNs), Absent(Absence::NotRecorded), "a later version's reason");
+    }
+
+    #[test]
+    fn writing_one_down_keeps_what_was_stored() {
+        let stored = Fields::absent(Absence::NoData).with(Field::ThermalNs, Measured(5));
+        let changed = Fields::packed(&stored.pack()).with(Field::PowerCapNs, Measured(1));
+        assert_eq!(changed, stored.with(Field::PowerCapNs, Measured(1)));
     }
 }
