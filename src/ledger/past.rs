@@ -1,6 +1,7 @@
 //! Samples that are no longer the newest: those of one job run in one run, packed into one row of `past`. They were
 //! checked when they came; reading them back as they are costs a tenth of what rows of two columns a reading do, and
-//! a job that hangs has its whole history read in every run. Loses no reading of a job run.
+//! a job that hangs has its whole history read in every run. Loses nothing that a rule can
+//! see: only the text of the processes is for people, and goes.
 
 use super::columns::{Cursor, Sink, Source};
 use super::sample;
@@ -10,22 +11,30 @@ use crate::reading::packed::{self, Unpack};
 use rusqlite::{Connection, OptionalExtension, Statement, Transaction};
 use std::collections::BTreeSet;
 
-/// So many runs stay rows, for people and for whoever wants the run before; more than come between two prunings.
+/// At least so many runs stay rows, for people and for whoever wants the run before.
 const NEWEST: i64 = 16;
-/// The most runs that are packed at once: a ledger of an earlier version holds thousands.
+/// The most runs that are packed in one run: a ledger of an earlier version holds thousands.
 const MOST_RUNS: i64 = 1024;
+/// So many at once, then their rows go: a file at its ceiling has no room for more.
+const AT_ONCE: i64 = 64;
 
 /// Packs what has become old since it was last done.
 pub(super) fn pack(tx: &Transaction, newest: RunId) -> rusqlite::Result<()> {
     let oldest = "SELECT min(run) FROM sample WHERE run > ?1 AND job_run NOTNULL";
     let done = tx.query_row("SELECT max(run) FROM past", [], |r| r.get::<_, Option<i64>>(0))?;
-    let Some(from) = tx.query_row(oldest, [done.unwrap_or(0)], |r| r.get::<_, Option<i64>>(0))? else {
+    let Some(mut from) = tx.query_row(oldest, [done.unwrap_or(0)], |r| r.get::<_, Option<i64>>(0))? else {
         return Ok(());
     };
     let to = (newest.0 - NEWEST).min(from + MOST_RUNS);
-    if to <= from {
-        return Ok(());
+    while from < to {
+        let next = to.min(from + AT_ONCE);
+        pack_some(tx, from, next)?;
+        from = next;
     }
+    Ok(())
+}
+
+fn pack_some(tx: &Transaction, from: i64, to: i64) -> rusqlite::Result<()> {
     let owned = "run >= ?1 AND run < ?2 AND job_run NOTNULL";
     let mut samples =
         tx.prepare(&format!("SELECT * FROM sample WHERE {owned} ORDER BY run, job_run, unit"))?;

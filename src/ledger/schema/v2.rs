@@ -7,8 +7,8 @@
 //!   reads them, only people do, by `SELECT processes`. They cost a table, a trigger, an insertion each, a page in
 //!   every run and a fifth of the file. One is `pid C|G|M start memory` (compute, graphics, MPS; ticks since
 //!   boot; MiB, or bytes without an `M`); `?` and the code of its absence stand for a number that was not read. Its job run
-//!   follows where that is not the unit's, `-` for none. They go with their sample, and so belong to an open
-//!   registration as it does.
+//!   follows where that is not the unit's, `-` for none. They belong to an open registration as
+//!   their sample does, and are left out when it is packed.
 //! - **[`crate::model::Fields`] are one column, packed** ([`crate::model::Fields::pack`]). As columns they would be
 //!   sixty, which SQLite parses at every opening and checks at every insertion; as rows, two hundred insertions a
 //!   run. Each is a value or a code by the form itself, as the pairs of columns are by CHECK; the form grows at its
