@@ -1,7 +1,7 @@
 //! Samples that are no longer the newest: those of one job run in one run, packed into one row of `past`. They were
-//! checked when they came; reading them back as they are costs a tenth of what rows of two columns a reading do, and
-//! a job that hangs has its whole history read in every run. Loses nothing that a rule can
-//! see: only the text of the processes is for people, and goes.
+//! checked when they came; reading them back packed costs a sixth of what rows of two columns a reading do, and a job
+//! that hangs has its whole history read in every run. Loses nothing that a rule can see: only the text of the
+//! processes is for people, and goes.
 
 use super::columns::{Cursor, Sink, Source};
 use super::sample;

@@ -5,10 +5,10 @@
 //!   and a query less in each run of eight GPUs.
 //! - **The processes of a unit are a text in its sample** and no longer rows of `proc`, which is gone too: no rule
 //!   reads them, only people do, by `SELECT processes`. They cost a table, a trigger, an insertion each, a page in
-//!   every run and a fifth of the file. One is `pid C|G|M start memory` (compute, graphics, MPS; ticks since
-//!   boot; MiB, or bytes without an `M`); `?` and the code of its absence stand for a number that was not read. Its job run
-//!   follows where that is not the unit's, `-` for none. They belong to an open registration as
-//!   their sample does, and are left out when it is packed.
+//!   every run and a fifth of the file. One is `pid C|G|M start memory` (compute, graphics, MPS; ticks since boot;
+//!   MiB, or bytes without an `M`); `?` and the code of its absence stand for a number that was not read. Its job
+//!   run follows where that is not the unit's, `-` for none. They belong to an open registration as their sample
+//!   does, and are left out when it is packed.
 //! - **[`crate::model::Fields`] are one column, packed** ([`crate::model::Fields::pack`]). As columns they would be
 //!   sixty, which SQLite parses at every opening and checks at every insertion; as rows, two hundred insertions a
 //!   run. Each is a value or a code by the form itself, as the pairs of columns are by CHECK; the form grows at its
@@ -22,7 +22,7 @@
 //!   pruned with the units. Each is NULL until it was learnt; none has a CHECK, because nothing but a number above
 //!   0 is ever written or believed. They only ever veto.
 //! - **One comparison of two rows says of all pairs that exactly one half is there**: a comparison a pair took SQLite
-//!   a quarter longer to parse and to compile.
+//!   a fifth longer to parse, to compile and to check.
 //! - **`sample` and `job_sample` are built anew** and filled from what was there: a CHECK cannot be changed, and a
 //!   default that stood in for the reason of an absence would stay for good. A row that breaks the CHECK can only
 //!   be damage and is left behind. The file may need the space of both for as long as that takes.
