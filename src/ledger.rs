@@ -30,6 +30,7 @@ mod jobs;
 mod learnt;
 mod open;
 mod outbox;
+mod past;
 mod prune;
 mod questions;
 mod replay;

@@ -2,6 +2,8 @@
 //! evidence": there is no default, no fallback and no conversion from `Option`, so an absence can be
 //! neither lost nor turned into a number.
 
+pub mod packed;
+
 use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 

@@ -10,7 +10,7 @@ mod measure;
 mod node;
 
 use measure::Instructions;
-use node::{GPUS, Node};
+use node::{GPUS, Load, Node};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -48,8 +48,8 @@ fn count(db: &Connection, question: &str) -> i64 {
 #[test]
 fn six_runs_at_once_lose_no_row_and_tear_none() {
     let folder = folder();
-    let node = Node::new(Path::new(BINARY), folder.path(), &node::busy_driver(), "").unwrap();
-    node.prolog(4242, now_unix_secs() - 60).must_run().unwrap();
+    let node = Node::new(Path::new(BINARY), folder.path(), &Load::Busy.driver(), "").unwrap();
+    node.prolog(Load::Busy, 4242, now_unix_secs() - 60).must_run().unwrap();
     let at_once: Vec<Child> = (0..6).map(|_| node.health_run().command().spawn().unwrap()).collect();
     for mut run in at_once {
         assert!(run.wait().unwrap().success());
@@ -75,7 +75,7 @@ fn six_runs_at_once_lose_no_row_and_tear_none() {
 #[test]
 fn a_driver_that_never_answers_holds_no_run_beyond_its_deadline() {
     let folder = folder();
-    let driver = "nvmlInit_v2 ~ forever\n".to_string() + &node::busy_driver();
+    let driver = "nvmlInit_v2 ~ forever\n".to_string() + &Load::Busy.driver();
     let node = Node::new(Path::new(BINARY), folder.path(), &driver, "").unwrap();
     for _ in 0..2 {
         let (took, status) = timed(&node);
@@ -92,7 +92,7 @@ fn a_worker_stuck_in_the_kernel_is_left_alone_and_never_joined() {
         Ok(frozen) => frozen,
         Err(why) => return eprintln!("not tested: no frozen file system to sleep on: {why}"),
     };
-    let driver = format!("nvmlInit_v2 = write {}/x\n", frozen.mount.display()) + &node::busy_driver();
+    let driver = format!("nvmlInit_v2 = write {}/x\n", frozen.mount.display()) + &Load::Busy.driver();
     let node = Node::new(Path::new(BINARY), folder.path(), &driver, "").unwrap();
     let (took, status) = timed(&node);
     assert!(took < DEADLINE + LEAVING * SLACK, "the first run left after {took:?} ({status})");

@@ -1,10 +1,10 @@
 //! Remembering one run: everything it saw, in one transaction and without an fsync. Owners are looked at once
 //! more inside it: what an Epilog cleared since the run looked belongs to nobody.
 
-use super::columns::{Cells, blanks};
+use super::columns::{Cells, Sink, blanks};
 use super::sample;
 use super::unit::{self, Units};
-use super::{Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, prune};
+use super::{Boot, Keep, Ledger, LedgerError, LedgerErrorKind, boot_row_made, cadence, open, past, prune};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Measured};
@@ -127,6 +127,7 @@ fn append(tx: &Transaction, new: &NewRun, boot: Option<Boot>, anew: bool) -> rus
     let number = cadence::keep(tx, boot, run, new.now)?;
     if number % prune::EVERY == 0 {
         prune::aged(tx, boot.id, new.now, new.keep)?;
+        past::pack(tx, run)?;
     }
     Ok(run)
 }

@@ -167,13 +167,15 @@ fn keep_case(
 /// archived stays where it is; the mark keeps it from being pruned with the others.
 fn take_samples(tx: &Transaction, id: i64, after_run: i64, archive: bool) -> rusqlite::Result<u32> {
     let own = "WHERE run > ?1 AND job_run = ?2";
-    let there = format!("SELECT count(*) FROM sample {own}");
+    let there = format!(
+        "SELECT (SELECT count(*) FROM sample {own}) + (SELECT coalesce(sum(units), 0) FROM past {own})"
+    );
     let samples = tx.query_row(&there, (after_run, id), |r| r.get(0))?;
     if archive {
         tx.execute("UPDATE job_run SET archived = 1 WHERE id = ?1", [id])?;
         return Ok(samples);
     }
-    for table in ["sample", "job_sample"] {
+    for table in ["sample", "past", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} {own}"), (after_run, id))?;
     }
     Ok(samples)

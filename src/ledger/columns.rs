@@ -28,6 +28,48 @@ impl ToSql for Cell<'_> {
     }
 }
 
+/// Where the two halves of a reading are written to.
+pub(super) trait Sink {
+    /// A reading of `N` integers under one absence.
+    fn numbers<const N: usize>(&mut self, numbers: Reading<[i64; N]>);
+
+    /// A reading of one integer.
+    fn pair<T>(&mut self, reading: &Reading<T>, number: impl Fn(&T) -> Option<i64>) -> &mut Self {
+        self.group(reading, |value| number(value).map(|n| [n]))
+    }
+
+    /// A reading as `N` integers; `None` for what cannot be stored.
+    fn group<T, const N: usize>(
+        &mut self,
+        reading: &Reading<T>,
+        numbers: impl Fn(&T) -> Option<[i64; N]>,
+    ) -> &mut Self {
+        let stored = |value| numbers(value).map_or(Absent(Absence::Implausible), Measured);
+        self.numbers(reading.as_ref().and_then(stored));
+        self
+    }
+}
+
+/// Where they are read from.
+pub(super) trait Source {
+    /// A reading of `N` integers under one absence.
+    fn numbers<const N: usize>(&mut self) -> rusqlite::Result<Reading<[i64; N]>>;
+
+    /// A reading of one integer; `value` says whether it can be.
+    fn pair<T>(&mut self, value: impl Fn(i64) -> Option<T>) -> rusqlite::Result<Reading<T>> {
+        self.group(|[n]| value(n))
+    }
+
+    /// A reading of `N` integers; `value` says whether they can be.
+    fn group<T, const N: usize>(
+        &mut self,
+        value: impl Fn([i64; N]) -> Option<T>,
+    ) -> rusqlite::Result<Reading<T>> {
+        let can_be = |numbers| value(numbers).map_or(Absent(Absence::Implausible), Measured);
+        Ok(self.numbers()?.and_then(can_be))
+    }
+}
+
 /// The values of one row, in the order of its columns.
 #[derive(Default)]
 pub(super) struct Cells<'a>(Vec<Cell<'a>>);
@@ -66,33 +108,6 @@ impl<'a> Cells<'a> {
     pub(super) fn text_if(&mut self, value: Option<&'a str>) -> &mut Self {
         self.0.push(value.map_or(Cell::Nothing, Cell::Text));
         self
-    }
-
-    /// A reading of one integer.
-    pub(super) fn pair<T>(&mut self, reading: &Reading<T>, column: impl Fn(&T) -> Option<i64>) -> &mut Self {
-        self.group(reading, |value| column(value).map(|n| [n]))
-    }
-
-    /// A reading of `N` integers under one absence; `None` for what cannot be stored.
-    pub(super) fn group<T, const N: usize>(
-        &mut self,
-        reading: &Reading<T>,
-        columns: impl Fn(&T) -> Option<[i64; N]>,
-    ) -> &mut Self {
-        let (values, why) = match reading {
-            Measured(value) => (columns(value), Absence::Implausible),
-            Absent(why) => (None, *why),
-        };
-        match values {
-            Some(values) => {
-                self.0.extend(values.into_iter().map(Cell::Int));
-                self.int_if(None)
-            }
-            None => {
-                self.0.extend((0..N).map(|_| Cell::Nothing));
-                self.int(why.code())
-            }
-        }
     }
 
     /// A reading of text.
@@ -141,6 +156,21 @@ impl<'a> Cells<'a> {
     }
 }
 
+impl Sink for Cells<'_> {
+    fn numbers<const N: usize>(&mut self, numbers: Reading<[i64; N]>) {
+        match numbers {
+            Measured(numbers) => {
+                self.0.extend(numbers.map(Cell::Int));
+                self.int_if(None);
+            }
+            Absent(why) => {
+                self.0.extend((0..N).map(|_| Cell::Nothing));
+                self.int(why.code());
+            }
+        }
+    }
+}
+
 /// Reads the columns of a row from left to right.
 pub(super) struct Cursor<'r, 's> {
     row: &'r Row<'s>,
@@ -161,29 +191,19 @@ impl<'r, 's> Cursor<'r, 's> {
         self.at += 1;
     }
 
-    /// A reading of one integer; `value` says whether it can be.
-    pub(super) fn pair<T>(&mut self, value: impl Fn(i64) -> Option<T>) -> rusqlite::Result<Reading<T>> {
-        self.group(|[n]| value(n))
-    }
-
-    /// A reading of `N` integers under one absence; `value` says whether they can be.
-    pub(super) fn group<T, const N: usize>(
-        &mut self,
-        value: impl Fn([i64; N]) -> Option<T>,
-    ) -> rusqlite::Result<Reading<T>> {
-        let mut numbers = [0; N];
-        let mut present = 0;
-        for slot in &mut numbers {
-            if let Some(number) = self.get::<Option<i64>>()? {
-                *slot = number;
-                present += 1;
+    /// An integer or nothing, as nearly every column is: the way for all types would be half as dear again.
+    fn number(&mut self) -> rusqlite::Result<Option<i64>> {
+        match self.row.get_ref(self.at)? {
+            ValueRef::Integer(number) => {
+                self.at += 1;
+                Ok(Some(number))
             }
+            ValueRef::Null => {
+                self.at += 1;
+                Ok(None)
+            }
+            _ => self.get(),
         }
-        Ok(match self.get::<Option<i64>>()? {
-            None if present == N => value(numbers).map_or(Absent(Absence::Implausible), Measured),
-            Some(code) if present == 0 => Absent(Absence::from_code(code)),
-            _ => Absent(Absence::Implausible),
-        })
     }
 
     /// Bytes; what are none any more are none.
@@ -198,6 +218,24 @@ impl<'r, 's> Cursor<'r, 's> {
         Ok(match (text, self.get::<Option<i64>>()?) {
             (Some(text), None) => Measured(text),
             (None, Some(code)) => Absent(Absence::from_code(code)),
+            _ => Absent(Absence::Implausible),
+        })
+    }
+}
+
+impl Source for Cursor<'_, '_> {
+    fn numbers<const N: usize>(&mut self) -> rusqlite::Result<Reading<[i64; N]>> {
+        let mut numbers = [0; N];
+        let mut present = 0;
+        for slot in &mut numbers {
+            if let Some(number) = self.number()? {
+                *slot = number;
+                present += 1;
+            }
+        }
+        Ok(match self.number()? {
+            None if present == N => Measured(numbers),
+            Some(code) if present == 0 => Absent(Absence::from_code(code)),
             _ => Absent(Absence::Implausible),
         })
     }

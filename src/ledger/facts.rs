@@ -2,7 +2,7 @@
 //! under names that begin with `slurm.`. Writer and reader of each stand side by side. A reading without a row
 //! is not recorded.
 
-use super::columns::{Cells, small};
+use super::columns::{Cells, Sink, small};
 use super::jobs::{known, state_from, state_word};
 use crate::model::{GpuClaim, JobDetails, JobRunId, Registration};
 use crate::reading::Absence;

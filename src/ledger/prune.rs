@@ -41,7 +41,11 @@ pub(super) fn make_room(tx: &Transaction, keep: &Keep) -> rusqlite::Result<()> {
     if pages <= limit || pages - number("PRAGMA freelist_count")? <= limit {
         return Ok(());
     }
-    let oldest: Option<i64> = tx.query_row("SELECT min(run) FROM sample", [], |r| r.get(0))?;
+    let oldest: Option<i64> = tx.query_row(
+        "SELECT min(run) FROM (SELECT min(run) AS run FROM sample UNION ALL SELECT min(run) FROM past)",
+        [],
+        |r| r.get(0),
+    )?;
     oldest.map_or(Ok(()), |run| forget_runs(tx, run + MOST_RUNS))
 }
 
@@ -89,7 +93,7 @@ fn last_aged(
 /// Takes from the runs after `after` up to `run` what is of no archived job run.
 fn thin(tx: &Transaction, after: i64, run: i64) -> rusqlite::Result<()> {
     let aged = "run > ?1 AND run <= ?2";
-    for table in ["sample", "job_sample"] {
+    for table in ["sample", "past", "job_sample"] {
         let sql = format!(
             "DELETE FROM {table} WHERE {aged} AND NOT EXISTS
                  (SELECT 1 FROM job_run j WHERE j.id = {table}.job_run AND j.archived)"
@@ -101,7 +105,7 @@ fn thin(tx: &Transaction, after: i64, run: i64) -> rusqlite::Result<()> {
 }
 
 fn forget_runs(tx: &Transaction, run: i64) -> rusqlite::Result<()> {
-    for table in ["sample", "job_sample"] {
+    for table in ["sample", "past", "job_sample"] {
         tx.execute(&format!("DELETE FROM {table} WHERE run <= ?1"), [run])?;
     }
     // The newest row stays: by it the next number is told, and no number returns.

@@ -5,8 +5,9 @@
 use super::columns::Cursor;
 use super::jobs::known;
 use super::learnt::Known;
+use super::past::{Past, Units};
 use super::sample;
-use super::{Boot, Ledger, LedgerError, actions};
+use super::{Boot, Ledger, LedgerError, actions, past};
 use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -58,6 +59,8 @@ struct Depth<'a> {
 struct Reader<'c> {
     jobs: Statement<'c>,
     samples: Statement<'c>,
+    /// Once runs are read that may have been packed.
+    past: Option<Past<'c>>,
 }
 
 /// The runs of a boot, newest first.
@@ -69,7 +72,8 @@ impl Reader<'_> {
     fn new(conn: &Connection) -> rusqlite::Result<Reader<'_>> {
         Ok(Reader {
             jobs: conn.prepare("SELECT * FROM job_sample WHERE run = ?1 AND job_run = ?2")?,
-            samples: conn.prepare("SELECT * FROM sample WHERE run = ?1")?,
+            samples: conn.prepare("SELECT * FROM sample WHERE run = ?1 AND job_run NOTNULL")?,
+            past: None,
         })
     }
 }
@@ -111,13 +115,20 @@ impl Ledger {
     /// The units that samples of a job run name; for runs that are over, whose claims are mapped no more.
     pub fn units_of(&self, run: JobRunId) -> Result<Vec<UnitRef>, LedgerError> {
         self.read("read the units of a job", |conn| {
-            let mut found = conn.prepare(
-                "SELECT uuid, nvml_index, name, name_absent FROM unit WHERE id IN
-                     (SELECT unit FROM sample WHERE job_run = ?1
-                      AND run > (SELECT after_run FROM job_run WHERE id = ?1))
-                 ORDER BY nvml_index, uuid",
-            )?;
-            found.query_map([run.0], unit_ref)?.collect()
+            let after = "(SELECT after_run FROM job_run WHERE id = ?1)";
+            let mut ids = past::units_of(conn, run, after)?;
+            let sql = format!("SELECT DISTINCT unit FROM sample WHERE job_run = ?1 AND run > {after}");
+            for id in conn.prepare(&sql)?.query_map([run.0], |r| r.get(0))? {
+                ids.insert(id?);
+            }
+            let mut unit =
+                conn.prepare("SELECT uuid, nvml_index, name, name_absent FROM unit WHERE id = ?1")?;
+            let mut units = Vec::with_capacity(ids.len());
+            for id in ids {
+                units.extend(unit.query_row([id], unit_ref).optional()?);
+            }
+            units.sort_by(|a: &UnitRef, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
+            Ok(units)
         })
     }
 }
@@ -167,12 +178,19 @@ fn pass(
     let mut reader = Reader::new(conn)?;
     let mut runs = conn.prepare(RUNS)?;
     let mut rows = runs.query([first, boot])?;
+    // The newest run of the present boot, which alone has registrations that are open, is never packed: a healthy
+    // history ends there and asks for no more.
+    let mut packed = growing.iter().any(|g| g.over);
     while let Some(row) = rows.next()? {
         let at = BootMs(row.get(1)?);
         let wanted = |g: &Growing| (depth.full || !g.closed()) && at >= g.asked.run.registered;
         if !growing.iter().any(wanted) {
             break;
         }
+        if packed && reader.past.is_none() {
+            reader.past = Some(Past::new(conn)?);
+        }
+        packed = true;
         match row.get::<_, Option<i64>>(GPUS_ABSENT)? {
             Some(why) => failed(row, growing, &mut reader, &depth, Absence::from_code(why))?,
             None => take(row, growing, &mut reader, &mut depth)?,
@@ -204,29 +222,59 @@ fn takes(history: &Growing, run: RunId, at: BootMs, full: bool) -> bool {
     known && (full || !history.closed() || history.newest() == Some(run))
 }
 
-/// The samples of one run.
+/// The samples of one run: those of a job run are all packed or all rows.
 fn take(row: &Row, growing: &mut [Growing], reader: &mut Reader, depth: &mut Depth) -> rusqlite::Result<()> {
-    let (run, at) = (RunId(row.get(0)?), BootMs(row.get(1)?));
+    let (run, at, full) = (RunId(row.get(0)?), BootMs(row.get(1)?), depth.full);
+    let mut rows_too = true;
+    if let Some(past) = reader.past.as_mut().filter(|past| past.holds(run)) {
+        rows_too = false;
+        for history in growing.iter_mut().filter(|g| takes(g, run, at, full)) {
+            let Some(bytes) = past.of(run, history.asked.run.id.0)? else {
+                rows_too = true;
+                continue;
+            };
+            for (unit, seen) in Units::of(&bytes) {
+                if let Some(&place) = history.places.get(&unit) {
+                    seen_in(row, history, &mut reader.jobs, place, seen, depth)?;
+                }
+            }
+        }
+    }
+    if !rows_too {
+        return Ok(());
+    }
     let mut samples = reader.samples.query([run.0])?;
     while let Some(sample) = samples.next()? {
-        let (unit, owner): (i64, Option<i64>) = (sample.get(1)?, sample.get(2)?);
-        let of = growing.iter_mut().find(|g| Some(g.asked.run.id.0) == owner);
-        let Some(history) = of.filter(|g| takes(g, run, at, depth.full)) else {
+        let (unit, owner): (i64, i64) = (sample.get(1)?, sample.get(2)?);
+        let of = growing.iter_mut().find(|g| g.asked.run.id.0 == owner);
+        let Some(history) = of.filter(|g| takes(g, run, at, full)) else {
             continue;
         };
-        let Some(&place) = history.places.get(&unit) else {
-            continue;
-        };
-        if history.newest() != Some(run) {
-            open_tick(row, history, &mut reader.jobs, Absence::NotRecorded)?;
+        if let Some(&place) = history.places.get(&unit) {
+            let seen = sample::observation(&mut Cursor::from(sample, sample::FIRST_READING))?;
+            seen_in(row, history, &mut reader.jobs, place, seen, depth)?;
         }
-        let observation = sample::observation(&mut Cursor::from(sample, sample::FIRST_READING))?;
-        if !history.decided[place] {
-            history.decided[place] = (depth.enough)(&observation);
-        }
-        if let Some(tick) = history.ticks.last_mut() {
-            tick.units[place] = observation;
-        }
+    }
+    Ok(())
+}
+
+/// What one run saw of one unit.
+fn seen_in(
+    run: &Row,
+    history: &mut Growing,
+    jobs: &mut Statement,
+    place: usize,
+    seen: Observation,
+    depth: &mut Depth,
+) -> rusqlite::Result<()> {
+    if history.newest() != Some(RunId(run.get(0)?)) {
+        open_tick(run, history, jobs, Absence::NotRecorded)?;
+    }
+    if !history.decided[place] {
+        history.decided[place] = (depth.enough)(&seen);
+    }
+    if let Some(tick) = history.ticks.last_mut() {
+        tick.units[place] = seen;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! stand side by side, because they must agree on the order of the columns. Judges nothing.
 
 use super::ProcessFacts;
-use super::columns::{Cells, Cursor, fits, large, small};
+use super::columns::{Cells, Cursor, Sink, Source, fits, large, small};
 use crate::model::{
     Fields, GpuProcess, JobRunId, JobSample, Memory, MigMode, Observation, Peak, ProcessCount, ProcessKind,
     Readings,
@@ -20,10 +20,20 @@ pub(super) const READINGS: usize = 35;
 
 /// Writes a unit's readings; `listed` are its processes, in [`words`].
 pub(super) fn readings(cells: &mut Cells, r: &Readings, listed: String) {
+    numbers(cells, r, |list| {
+        let graphics = list.iter().filter(|p| p.kind == ProcessKind::Graphics).count();
+        let all = fits(list.len() as u64)?;
+        let graphics = fits(graphics as u64)?;
+        Some([all - graphics, graphics])
+    });
+    cells.words(listed).bytes(r.fields.pack());
+}
+
+/// The main readings in their order; `count` makes compute and graphics processes of what is known of them.
+pub(super) fn numbers<P>(sink: &mut impl Sink, r: &Readings<P>, count: impl Fn(&P) -> Option<[i64; 2]>) {
     let percent = |p: &Percent| Some(i64::from(p.get()));
     let peak = |p: &Peak| Some([i64::from(p.percent.get()), i64::from(p.covered_ms)]);
-    cells
-        .pair(&r.sm_util, percent)
+    sink.pair(&r.sm_util, percent)
         .pair(&r.mem_util, percent)
         .group(&r.sm_peak, peak)
         .group(&r.mem_peak, peak)
@@ -37,14 +47,7 @@ pub(super) fn readings(cells: &mut Cells, r: &Readings, listed: String) {
         // The mask's bits as they are: SQLite has no unsigned integers.
         .pair(&r.clocks_event, |m| Some(m.0.cast_signed()))
         .pair(&r.mig, |m| Some(i64::from(*m == MigMode::Enabled)))
-        .group(&r.processes, |list| {
-            let graphics = list.iter().filter(|p| p.kind == ProcessKind::Graphics).count();
-            let all = fits(list.len() as u64)?;
-            let graphics = fits(graphics as u64)?;
-            Some([all - graphics, graphics])
-        })
-        .words(listed)
-        .bytes(r.fields.pack());
+        .group(&r.processes, count);
 }
 
 /// Processes as people read them: schema version 2 says how. One that the driver names twice in one list it has
@@ -116,6 +119,14 @@ fn memory([used, total, excludes]: [i64; 3]) -> Option<Memory> {
 
 /// Reads readings from the cursor's place on.
 pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
+    let main = main(c)?;
+    // The processes are for people.
+    c.skip();
+    Ok(Observation { fields: Fields::packed(c.bytes()?), ..main })
+}
+
+/// The main readings in their order; the fields come after them.
+pub(super) fn main(c: &mut impl Source) -> rusqlite::Result<Observation> {
     let percent = |n| small(n).and_then(Percent::new);
     let peak = |[p, ms]: [i64; 2]| Some(Peak { percent: percent(p)?, covered_ms: small(ms)? });
     Ok(Observation {
@@ -139,11 +150,7 @@ pub(super) fn observation(c: &mut Cursor) -> rusqlite::Result<Observation> {
         processes: c.group(|[compute, graphics]| {
             Some(ProcessCount { compute: small(compute)?, graphics: small(graphics)? })
         })?,
-        fields: {
-            // The processes are for people.
-            c.skip();
-            Fields::packed(c.bytes()?)
-        },
+        fields: Fields::absent(Absence::NotRecorded),
     })
 }
 

@@ -8,7 +8,7 @@ use rusqlite::Transaction;
 use std::collections::BTreeMap;
 
 use super::Boot;
-use super::columns::Cells;
+use super::columns::{Cells, Sink};
 
 /// A unit that the driver no longer lists is noted as absent for so long after it was last listed.
 const REMEMBER_MS: i64 = 24 * 3_600_000;

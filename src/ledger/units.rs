@@ -1,7 +1,7 @@
 //! The units that this node has shown since it booted. A card that fell off keeps its names here; nothing is
 //! guessed of one that never gave its UUID.
 
-use super::columns::Cursor;
+use super::columns::{Cursor, Source};
 use super::{Boot, Ledger, LedgerError, jobs};
 use crate::model::{KnownUnit, UnitKind};
 use crate::units::{DeviceMinor, NvmlIndex, UnitUuid};

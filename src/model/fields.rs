@@ -1,9 +1,7 @@
 //! What the driver says beside the main readings: the cumulative counters, whose differences speak for the whole
 //! time between two runs, a few states, and the activity that GPM measured. Raw numbers, in NVML's units.
 
-mod packed;
-
-use crate::reading::{Absence, Reading};
+use crate::reading::{Absence, Reading, packed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! fields {
@@ -92,6 +90,7 @@ pub struct Fields(Held);
 /// stored one is taken apart only where it is asked for something.
 #[derive(Clone, Debug)]
 enum Held {
+    Nothing(Absence),
     Read(Vec<Reading<u64>>),
     Packed(Box<[u8]>),
 }
@@ -99,12 +98,13 @@ enum Held {
 impl Fields {
     /// All absent for one reason.
     pub fn absent(why: Absence) -> Fields {
-        Fields(Held::Read(vec![Reading::Absent(why); Field::ALL.len()]))
+        Fields(Held::Nothing(why))
     }
 
     /// One of them; what an older ledger does not hold was not recorded.
     pub fn get(&self, field: Field) -> Reading<u64> {
         match &self.0 {
+            Held::Nothing(why) => Reading::Absent(*why),
             Held::Read(all) => {
                 all.get(field as usize).copied().unwrap_or(Reading::Absent(Absence::NotRecorded))
             }
@@ -114,7 +114,7 @@ impl Fields {
 
     /// Writes one down.
     pub fn set(&mut self, field: Field, value: Reading<u64>) {
-        if let Held::Packed(_) = self.0 {
+        if !matches!(self.0, Held::Read(_)) {
             self.0 = Held::Read(self.all().collect());
         }
         if let Held::Read(all) = &mut self.0
@@ -130,12 +130,10 @@ impl Fields {
         self
     }
 
-    /// The ledger's form: field after field in varints, seven bits a byte, the lowest first. A value stands as the
-    /// next higher number. 0 begins an absence: the reason's code and for how many fields in a row it holds follow.
-    /// After 1, the value 0, so does for how many it holds: most counters of a sound card stand there. The last field
-    /// that was recorded ends it. A value that has no next higher number is implausible.
+    /// The ledger's form: [`packed`], field after field, up to the last that was recorded.
     pub fn pack(&self) -> Vec<u8> {
         match &self.0 {
+            Held::Nothing(_) => packed::pack(&self.all().collect::<Vec<_>>()),
             Held::Read(all) => packed::pack(all),
             Held::Packed(bytes) => bytes.to_vec(),
         }
@@ -169,5 +167,88 @@ impl Serialize for Fields {
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Fields, D::Error> {
         Ok(Fields(Held::Read(Vec::deserialize(d)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::Reading::{Absent, Measured};
+
+    #[test]
+    fn what_was_packed_comes_back_as_itself() {
+        let first = |value| Fields::absent(Absence::NotSupported).with(Field::RecoveryAction, value);
+        let mixed = Fields::absent(Absence::NotAsked)
+            .with(Field::RecoveryAction, Measured(0))
+            .with(Field::ThermalNs, Measured(126))
+            .with(Field::SwThermalNs, Measured(127))
+            .with(Field::LowUtilizationNs, Measured(0))
+            .with(Field::ReliabilityNs, Measured(0))
+            .with(Field::PcieTxBytes, Measured(u64::MAX - 1))
+            .with(Field::RemapFailed, Absent(Absence::GpuLost))
+            .with(Field::GpmDramActive, Measured(10_000));
+        let absent = Absence::ALL.iter().map(|why| Fields::absent(*why));
+        for fields in absent.chain([mixed, first(Measured(1 << 40)), first(Absent(Absence::NotRecorded))]) {
+            let bytes = fields.pack();
+            assert_eq!(Fields::packed(&bytes), fields, "{bytes:?}");
+            assert_eq!(Fields::packed(&bytes).pack(), bytes);
+        }
+        assert!(Fields::absent(Absence::NotRecorded).pack().is_empty());
+        assert!(Fields::absent(Absence::NotSupported).pack().len() < 4);
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_implausible_and_the_others_stay() {
+        let fields = Fields::absent(Absence::NoData)
+            .with(Field::RecoveryAction, Measured(u64::MAX))
+            .with(Field::ThermalNs, Measured(7));
+        let back = Fields::packed(&fields.pack());
+        assert_eq!(back.get(Field::RecoveryAction), Absent(Absence::Implausible));
+        assert_eq!(back.get(Field::ThermalNs), Measured(7));
+        assert_eq!(back.get(Field::HwThermalNs), Absent(Absence::NoData));
+    }
+
+    #[test]
+    fn a_field_that_an_older_row_does_not_hold_was_not_recorded() {
+        let older = Fields::packed(&[8, 0, 1, 2]);
+        assert_eq!(older.get(Field::RecoveryAction), Measured(7));
+        assert_eq!(older.get(Field::SwThermalNs), Absent(Absence::NotSupported));
+        assert_eq!(older.get(Field::HwThermalNs), Absent(Absence::NotRecorded));
+        assert_eq!(Fields::packed(&[]), Fields::absent(Absence::NotRecorded));
+    }
+
+    #[test]
+    fn bytes_that_make_no_sense_are_not_understood_and_never_a_number() {
+        let broken: [(&str, &[u8]); 9] = [
+            ("a number that does not end", &[8, 0x80]),
+            ("an absence without its reason", &[8, 0]),
+            ("an absence without its count", &[8, 0, 3]),
+            ("no reason", &[8, 0, 0, 1]),
+            ("for no field", &[8, 0, 3, 0]),
+            ("a nought without its count", &[8, 1]),
+            ("a nought for no field", &[8, 1, 0]),
+            ("larger than any number", &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2]),
+            ("longer than any number", &[8, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 0]),
+        ];
+        for (name, bytes) in broken {
+            let fields = Fields::packed(bytes);
+            assert_eq!(fields.get(Field::RecoveryAction), Measured(7), "{name}");
+            for field in &Field::ALL[1..] {
+                assert_eq!(fields.get(*field), Absent(Absence::NotUnderstood), "{name}");
+            }
+        }
+        let later = Fields::packed(&[0, 99, 1]);
+        assert_eq!(
+            later.get(Field::RecoveryAction),
+            Absent(Absence::NotRecorded),
+            "a later version's reason"
+        );
+    }
+
+    #[test]
+    fn writing_one_down_keeps_what_was_stored() {
+        let stored = Fields::absent(Absence::NoData).with(Field::ThermalNs, Measured(5));
+        let changed = Fields::packed(&stored.pack()).with(Field::RecoveryAction, Measured(1));
+        assert_eq!(changed, stored.with(Field::RecoveryAction, Measured(1)));
     }
 }

@@ -9,7 +9,7 @@ mod measure;
 mod node;
 
 use measure::{Cost, Instructions, Program, installed};
-use node::{Node, RUNS_A_DAY};
+use node::{Load, Node, RUNS_A_DAY, SPACING_MS};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fs, io};
@@ -60,8 +60,9 @@ fn main() -> io::Result<()> {
         PathBuf::from(env::var_os("GPU_REAPER_BIN").unwrap_or(env!("CARGO_BIN_EXE_gpu-reaper-hc").into()));
     if let Some(folder) = after("--lay-out") {
         let runs = after("--runs").and_then(|runs| runs.parse().ok()).unwrap_or(RUNS_A_DAY);
-        let node = Node::new(&binary, Path::new(folder), &node::busy_driver(), KEEP_ALL)?;
-        return node.with_history(runs, unix_secs());
+        let load = after("--load").and_then(|word| Load::of(word)).unwrap_or(Load::Busy);
+        let node = Node::new(&binary, Path::new(folder), &load.driver(), KEEP_ALL)?;
+        return node.with_history(load, runs, unix_secs());
     }
     let rounds = after("--rounds").and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
     let folder = tempfile::Builder::new().prefix("gpu-reaper-budget.").tempdir()?;
@@ -79,10 +80,10 @@ fn unix_secs() -> i64 {
 }
 
 /// The node is laid out by another process: what that needs would be the floor of every resident set here.
-fn lay_out(binary: &Path, folder: &Path, runs: i64) -> io::Result<Node> {
+fn lay_out(binary: &Path, folder: &Path, load: Load, runs: i64) -> io::Result<Node> {
     let runs = runs.to_string();
     let mut lay = Program::new([env::current_exe()?.as_os_str(), "--lay-out".as_ref(), folder.as_os_str()]);
-    lay.argv.extend(["--runs".into(), runs.into()]);
+    lay.argv.extend(["--runs".into(), runs.into(), "--load".into(), load.word().into()]);
     let kept = ["PATH", "GPU_REAPER_BIN"].map(|key| (key, env::var(key).ok()));
     lay.env.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_string(), value?))));
     lay.must_run()?;
@@ -101,10 +102,13 @@ fn report(binary: &Path, folder: &Path, rounds: usize) -> io::Result<Vec<Figure>
     let installed = folder.join("gpu-reaper-hc");
     fs::copy(binary, &installed)?;
     let binary = installed.as_path();
-    let day = lay_out(binary, &folder.join("day"), RUNS_A_DAY)?;
+    let day = lay_out(binary, &folder.join("day"), Load::Busy, RUNS_A_DAY)?;
+    let ledger_megabytes = fs::metadata(day.ledger()?)?.len() as f64 / 1e6;
     let healthy = day.health_run();
     let mut figures = times(binary, &healthy, rounds)?;
+    figures.extend(replay(binary, folder, rounds)?);
     figures.push(growth(binary, folder, rounds)?);
+    figures.push(Figure::new("the ledger's file after a day of runs", ledger_megabytes, 4.5, "MB"));
     figures.push(fsyncs(&healthy, folder)?);
     figures.push(instructions(&healthy, folder)?);
     let megabytes = fs::metadata(binary)?.len() as f64 / 1e6;
@@ -151,9 +155,50 @@ fn times(binary: &Path, healthy: &Program, rounds: usize) -> io::Result<Vec<Figu
     Ok(figures)
 }
 
+/// What a history costs that has to be read whole, because nothing in it is work: beyond the same node without a
+/// past, in starts of `bash`. And the whole run where the newest look already clears the job.
+fn replay(binary: &Path, folder: &Path, rounds: usize) -> io::Result<Vec<Figure>> {
+    let four_hours = 4 * 3_600_000 / SPACING_MS;
+    let node = |name: &str, load: Load, runs: i64| {
+        lay_out(binary, &folder.join(name), load, runs).map(|node| node.health_run())
+    };
+    let programs = [
+        ("bash -c true", Program::new(["/bin/bash", "-c", "true"])),
+        ("8 busy, 4 h", node("busy-4h", Load::Busy, four_hours)?),
+        ("8 hung, new", node("hung-new", Load::Hung, 2)?),
+        ("8 hung, 4 h", node("hung-4h", Load::Hung, four_hours)?),
+        ("56 hung, new", node("instances-new", Load::HungInstances, 2)?),
+        ("56 hung, 4 h", node("instances-4h", Load::HungInstances, four_hours)?),
+    ];
+    let costs = measure::interleaved(&programs, rounds)?;
+    println!();
+    for (name, _) in &programs {
+        let cost = costs[name];
+        println!("{name:<16} {:>10} {:>10} {:>10}", cost.wall_us, cost.cpu_us, cost.rss_kib);
+    }
+    let cpu = |name: &str| costs[name].cpu_us as f64 / costs["bash -c true"].cpu_us as f64;
+    Ok(vec![
+        Figure::new("8 GPUs busy, 4 h of history / bash -c true: CPU", cpu("8 busy, 4 h"), 3.0, "x"),
+        Figure::new(
+            "8 GPUs hung for 4 h, the history alone",
+            cpu("8 hung, 4 h") - cpu("8 hung, new"),
+            2.0,
+            "x",
+        ),
+        Figure::new(
+            "56 instances hung for 4 h, the history alone",
+            cpu("56 hung, 4 h") - cpu("56 hung, new"),
+            12.0,
+            "x",
+        ),
+    ])
+}
+
 /// The same run on a ledger a hundred times as long: append and prune must not feel it.
 fn growth(binary: &Path, folder: &Path, rounds: usize) -> io::Result<Figure> {
-    let node = |samples: i64, name: &str| lay_out(binary, &folder.join(name), samples / node::GPUS as i64);
+    let node = |samples: i64, name: &str| {
+        lay_out(binary, &folder.join(name), Load::Busy, samples / node::GPUS as i64)
+    };
     let (short, long) = (node(10_000, "short")?, node(1_000_000, "long")?);
     let costs = measure::interleaved(&[("short", short.health_run()), ("long", long.health_run())], rounds)?;
     let ratio = costs["long"].cpu_us as f64 / costs["short"].cpu_us as f64;

@@ -20,11 +20,70 @@ pub const GPUS: usize = 8;
 /// Spacing of the repeated runs.
 pub const SPACING_MS: i64 = 30_000;
 
+/// Age of the job.
+const JOB_AGE_SECS: i64 = 25 * 3600;
+
 /// Runs in a day at that spacing.
 pub const RUNS_A_DAY: i64 = 24 * 3_600_000 / SPACING_MS;
 
 /// The node's name, for its folder and for SLURMD_NODENAME.
 pub const NAME: &str = "n1";
+
+/// MIG instances of each GPU where it is split.
+const INSTANCES: usize = 7;
+
+/// What the GPUs of a node do, now and in the history that is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Eight GPUs at work.
+    Busy,
+    /// Eight GPUs that stand still with a process resident.
+    Hung,
+    /// The same eight in seven instances each.
+    HungInstances,
+}
+
+impl Load {
+    const ALL: [(Load, &str); 3] =
+        [(Load::Busy, "busy"), (Load::Hung, "hung"), (Load::HungInstances, "hung-instances")];
+
+    pub fn word(self) -> &'static str {
+        Load::ALL.iter().find(|(load, _)| *load == self).map_or("", |(_, word)| word)
+    }
+
+    pub fn of(word: &str) -> Option<Load> {
+        Load::ALL.iter().find(|(_, own)| *own == word).map(|(load, _)| *load)
+    }
+
+    /// The units that the job holds.
+    fn units(self) -> Vec<String> {
+        match self {
+            Load::Busy | Load::Hung => (0..GPUS).map(uuid).collect(),
+            Load::HungInstances => {
+                (0..GPUS * INSTANCES).map(|n| instance(n / INSTANCES, n % INSTANCES)).collect()
+            }
+        }
+    }
+
+    /// What one GPU draws.
+    fn watts(self) -> u64 {
+        match self {
+            Load::Busy => 690,
+            Load::Hung | Load::HungInstances => 118,
+        }
+    }
+
+    /// The scenario of the stand-in library.
+    pub fn driver(self) -> String {
+        let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
+                        nvmlSystemGetCudaDriverVersion = 13000\n"
+            .to_string();
+        for gpu in 0..GPUS {
+            let _ = write!(text, "gpu {gpu}\n{}", card(self, gpu));
+        }
+        text
+    }
+}
 
 /// A node's folder. Everything of it lies beneath.
 pub struct Node {
@@ -68,11 +127,11 @@ impl Node {
         Program::new([self.binary.as_os_str(), "--config".as_ref(), self.config().as_os_str()])
     }
 
-    /// The Prolog of a job that holds all GPUs, as slurmd of 25.11 calls it (UUIDs in CUDA_VISIBLE_DEVICES).
-    pub fn prolog(&self, job: u32, started_unix_secs: i64) -> Program {
+    /// The Prolog of a job that holds all units, as slurmd of 25.11 calls it (UUIDs in CUDA_VISIBLE_DEVICES).
+    pub fn prolog(&self, load: Load, job: u32, started_unix_secs: i64) -> Program {
+        let units = load.units();
         let mut prolog = self.health_run();
         prolog.argv.push("prolog".into());
-        let join = |text: &dyn Fn(usize) -> String| (0..GPUS).map(text).collect::<Vec<_>>().join(",");
         let env = [
             ("SLURM_JOB_ID", job.to_string()),
             ("SLURM_JOB_USER", "ada".to_string()),
@@ -85,8 +144,8 @@ impl Node {
             ("SLURM_CLUSTER_NAME", "bench".to_string()),
             ("SLURM_SCRIPT_CONTEXT", "prolog_slurmd".to_string()),
             ("SLURM_JOB_START_TIME", started_unix_secs.to_string()),
-            ("SLURM_JOB_GPUS", join(&|gpu| gpu.to_string())),
-            ("CUDA_VISIBLE_DEVICES", join(&uuid)),
+            ("SLURM_JOB_GPUS", (0..units.len()).map(|n| n.to_string()).collect::<Vec<_>>().join(",")),
+            ("CUDA_VISIBLE_DEVICES", units.join(",")),
         ];
         prolog.env.extend(env.map(|(key, value)| (key.to_string(), value)));
         prolog
@@ -101,11 +160,12 @@ impl Node {
         files.find(is_ledger).ok_or_else(|| io::Error::other(format!("no ledger in {}", state.display())))
     }
 
-    /// Registers the job and lets one run write its rows; `runs` in all then stand in the ledger.
-    pub fn with_history(&self, runs: i64, now_unix_secs: i64) -> io::Result<()> {
-        self.prolog(4242, now_unix_secs - 25 * 3600).must_run()?;
+    /// Registers the job and lets one run write its rows; `runs` in all then stand in the ledger, all of them since
+    /// the registration.
+    pub fn with_history(&self, load: Load, runs: i64, now_unix_secs: i64) -> io::Result<()> {
+        self.prolog(load, 4242, now_unix_secs - JOB_AGE_SECS).must_run()?;
         self.health_run().must_run()?;
-        repeat_back_in_time(&self.ledger()?, runs).map_err(io::Error::other)
+        repeat_back_in_time(&self.ledger()?, load, runs).map_err(io::Error::other)
     }
 }
 
@@ -132,32 +192,32 @@ pub fn build_stand_in(library: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("gcc: {}", String::from_utf8_lossy(&output.stderr))))
 }
 
-/// Eight H100s at work, each with a process and with the 72 entries that current drivers keep in a utilization
-/// ring.
-pub fn busy_driver() -> String {
+/// The UUID of one of their instances.
+fn instance(gpu: usize, place: usize) -> String {
+    format!("MIG-0000000{gpu}-1111-2222-3333-00000000000{place}")
+}
+
+/// One H100, with a process and with the 72 entries that current drivers keep in a utilization ring.
+fn card(load: Load, gpu: usize) -> String {
     // One that is there whenever a run looks: a list of processes that are all gone is not believed.
     let pid = 1;
-    let mut text = "epoch 1790000000000000\nnvmlSystemGetDriverVersion = 580.95.05\nnvmlSystemGetNVMLVersion = 13.580.95.05\n\
-                    nvmlSystemGetCudaDriverVersion = 13000\n"
-        .to_string();
-    for gpu in 0..GPUS {
-        let _ = write!(
-            text,
-            "gpu {gpu}
-  nvmlDeviceGetUUID = {}
+    let (sm, memory, mhz) = if load == Load::Busy { (97, 60, 1755) } else { (0, 0, 1980) };
+    let mw = load.watts() * 1000;
+    let mut text = format!(
+        "  nvmlDeviceGetUUID = {}
   nvmlDeviceGetMinorNumber = {gpu}
   nvmlDeviceGetPciInfo_v3 = 00000000:{:02X}:00.0
   nvmlDeviceGetName = NVIDIA H100 80GB HBM3
   nvmlDeviceGetArchitecture = 9
   nvmlDeviceGetPersistenceMode = 1
-  nvmlDeviceGetUtilizationRates = 97 60
+  nvmlDeviceGetUtilizationRates = {sm} {memory}
   nvmlDeviceGetMemoryInfo = 85520809984 75770101760
   nvmlDeviceGetMemoryInfo_v2 = 85520809984 75161927680 608174080
-  nvmlDeviceGetPowerUsage = 690000
+  nvmlDeviceGetPowerUsage = {mw}
   nvmlDeviceGetEnforcedPowerLimit = 700000
   nvmlDeviceGetPowerManagementDefaultLimit = 700000
-  nvmlDeviceGetTotalEnergyConsumption = 1000000000 + 690000
-  nvmlDeviceGetClockInfo(1) = 1755
+  nvmlDeviceGetTotalEnergyConsumption = 1000000000 + {mw}
+  nvmlDeviceGetClockInfo(1) = {mhz}
   nvmlDeviceGetMaxClockInfo(1) = 1980
   nvmlDeviceGetTemperature(0) = 64
   nvmlDeviceGetCurrentClocksThrottleReasons = 0x4
@@ -165,34 +225,54 @@ pub fn busy_driver() -> String {
   nvmlDeviceGetComputeRunningProcesses_v3 = ok
   nvmlDeviceGetGraphicsRunningProcesses_v3 = ok
   nvmlDeviceGetMPSComputeRunningProcesses_v3 = ok
-  nvmlDeviceGetMigMode = 0 0
-  sample 1 = 167000:99*72
-  sample 2 = 167000:93*72
-  proc compute = {pid} 74826383360
-  field 83 = ull 1000000000 + 690000
-  field 186 = u 690000
+  sample 1 = 167000:{sm}*72
+  sample 2 = 167000:{memory}*72
+  field 83 = ull 1000000000 + {mw}
+  field 186 = u {mw}
   field 74 = ull 9000000000
   field 138 all = ull 9000000000 + 1000000
   field 139 all = ull 9000000000 + 1000000
 ",
-            uuid(gpu),
-            0x1a + 0x10 * gpu
+        uuid(gpu),
+        0x1a + 0x10 * gpu
+    );
+    // The other counters and states: the few that move are above.
+    for id in [75, 76, 77, 78, 79, 269, 270, 271, 197, 198, 3, 4, 5, 6, 94, 142, 143, 144, 145, 230] {
+        let _ = writeln!(text, "  field {id} = ull 0");
+    }
+    if load != Load::HungInstances {
+        let _ = write!(text, "  nvmlDeviceGetMigMode = 0 0\n  proc compute = {pid} 74826383360\n");
+        return text;
+    }
+    text.push_str("  nvmlDeviceGetMigMode = 1 1\n  nvmlDeviceGetMaxMigDeviceCount = 7\n");
+    for place in 0..INSTANCES {
+        let _ = write!(
+            text,
+            "mig {place}
+  nvmlDeviceGetUUID = {}
+  nvmlDeviceGetName = NVIDIA H100 80GB HBM3 MIG 1g.10gb
+  nvmlDeviceGetGpuInstanceId = {}
+  nvmlDeviceGetComputeInstanceId = 0
+  nvmlDeviceGetMemoryInfo_v2 = 10603200512 9663676416 0
+  nvmlDeviceGetComputeRunningProcesses_v3 = ok
+  nvmlDeviceGetGraphicsRunningProcesses_v3 = ok
+  nvmlDeviceGetMPSComputeRunningProcesses_v3 = ok
+  proc compute = {pid} 9663676416
+",
+            instance(gpu, place),
+            place + 7
         );
-        // The other counters and states, a working GPU's: the few that move are above.
-        for id in [75, 76, 77, 78, 79, 269, 270, 271, 197, 198, 3, 4, 5, 6, 94, 142, 143, 144, 145, 230] {
-            let _ = writeln!(text, "  field {id} = ull 0");
-        }
     }
     text
 }
 
 /// Repeats the newest run's rows until `runs` runs stand in the ledger, [`SPACING_MS`] apart, the newest last.
-fn repeat_back_in_time(ledger: &Path, runs: i64) -> rusqlite::Result<()> {
+fn repeat_back_in_time(ledger: &Path, load: Load, runs: i64) -> rusqlite::Result<()> {
     let mut db = Connection::open(ledger)?;
     let newest: i64 = db.query_row("SELECT max(id) FROM run", [], |row| row.get(0))?;
     let all = db.transaction()?;
     // Once before they are repeated too, so that rows come as long as they stay.
-    fill_fields(&all, newest..=newest)?;
+    fill_fields(&all, load, newest..=newest)?;
     repeat(&all, "run", "id", newest, runs)?;
     for table in BY_RUN {
         repeat(&all, table, "run", newest, runs)?;
@@ -201,20 +281,28 @@ fn repeat_back_in_time(ledger: &Path, runs: i64) -> rusqlite::Result<()> {
     let back =
         "UPDATE run SET boottime_ms = boottime_ms - (?1 - id) * ?2, wall_ms = wall_ms - (?1 - id) * ?2";
     all.execute(back, params![last, SPACING_MS])?;
-    // The energy counter grew by what 690 W bring between two runs.
+    let registered = "UPDATE job_run SET registered_boot_ms = registered_boot_ms - ?1";
+    all.execute(registered, [JOB_AGE_SECS * 1000])?;
+    let energy = "UPDATE sample SET energy_mj = energy_mj - (?1 - run) * ?2";
+    all.execute(energy, params![last, SPACING_MS * load.watts() as i64])?;
+    // As GPM reads an instance that does nothing.
     all.execute(
-        "UPDATE sample SET energy_mj = energy_mj - (?1 - run) * ?2 * 690",
-        params![last, SPACING_MS],
+        "UPDATE sample SET sm_util = 0, sm_util_absent = NULL, mem_util = 0, mem_util_absent = NULL
+         WHERE unit IN (SELECT id FROM unit WHERE parent NOTNULL)",
+        [],
     )?;
-    fill_fields(&all, newest..=last)?;
+    fill_fields(&all, load, newest..=last)?;
     all.commit()
 }
 
-fn fill_fields(db: &Connection, runs: RangeInclusive<i64>) -> rusqlite::Result<()> {
-    let mut fill = db.prepare("UPDATE sample SET fields = ?3 WHERE run = ?1 AND unit = ?2")?;
+/// An instance has none of its own.
+fn fill_fields(db: &Connection, load: Load, runs: RangeInclusive<i64>) -> rusqlite::Result<()> {
+    let sql = "UPDATE sample SET fields = ?3 WHERE run = ?1
+               AND unit = (SELECT id FROM unit WHERE id = ?2 AND parent ISNULL)";
+    let mut fill = db.prepare(sql)?;
     for run in runs {
         for unit in 1..=GPUS as i64 {
-            fill.execute(params![run, unit, fields(run, unit, true).pack()])?;
+            fill.execute(params![run, unit, fields(run, unit, load == Load::Busy).pack()])?;
         }
     }
     Ok(())
@@ -222,7 +310,7 @@ fn fill_fields(db: &Connection, runs: RangeInclusive<i64>) -> rusqlite::Result<(
 
 /// What an H100 says that has been up for some days: two causes of throttling have their time, of which at work one
 /// moves; PCIe and NVLink move at work; the rest of a sound card stands still.
-pub fn fields(run: i64, unit: i64, works: bool) -> Fields {
+fn fields(run: i64, unit: i64, works: bool) -> Fields {
     let moved =
         |start: u64, a_run: u64| Measured(start + unit as u64 * 7_919 + works as u64 * run as u64 * a_run);
     let mut fields = Fields::absent(Absence::NotSupported);
