@@ -28,8 +28,8 @@ pub struct Killed {
 pub enum Before {
     /// By itself, or nobody knows of one.
     Ended,
-    /// By itself, without a reading of the GPUs.
-    EndedBlind,
+    /// By itself, with something amiss: it had no reading of the GPUs, or one is missing.
+    EndedAmiss,
     /// Early.
     Killed(Killed),
 }
@@ -52,8 +52,8 @@ pub enum Taken {
 }
 
 const DONE: &str = "done";
-/// The run ended by itself, and could not read the GPUs.
-const DONE_BLIND: &str = "done-blind";
+/// The run ended by itself, and left something amiss.
+const DONE_AMISS: &str = "done-amiss";
 const POLL: Duration = Duration::from_millis(20);
 
 /// Makes the node's folder, closed to others: it holds jobs' names and the lock.
@@ -121,7 +121,7 @@ fn read_mark(file: &File) -> Option<Before> {
     let (boot_id, boot, wall, phase) = (words.next()?, words.next()?, words.next()?, words.next()?);
     match phase {
         DONE => return Some(Before::Ended),
-        DONE_BLIND => return Some(Before::EndedBlind),
+        DONE_AMISS => return Some(Before::EndedAmiss),
         _ => {}
     }
     Some(Before::Killed(Killed {
@@ -143,9 +143,9 @@ impl RunLock {
         let _ = self.file.write_all_at(line.as_bytes(), 0);
     }
 
-    /// The run ended by itself; `blind`: without a reading of the GPUs.
-    pub fn finish(mut self, blind: bool) {
-        self.phase(if blind { DONE_BLIND } else { DONE });
+    /// The run ended by itself; `amiss`: without a reading of the GPUs, or while one is missing.
+    pub fn finish(mut self, amiss: bool) {
+        self.phase(if amiss { DONE_AMISS } else { DONE });
     }
 }
 

@@ -167,7 +167,7 @@ fn under_lock(
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
     snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
-    let missing = missing::tell(setting, run, &snapshot, eyes, &mut ledger)?;
+    let missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
     xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
@@ -177,6 +177,6 @@ fn under_lock(
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
-    let blind = snapshot.gpus.measured().is_none();
-    Ok((cases::summary(&snapshot, &cases, &missing, &ledger), blind, ledger))
+    let amiss = snapshot.gpus.measured().is_none() || !missing.is_empty();
+    Ok((cases::summary(&snapshot, &cases, &missing, &ledger), amiss, ledger))
 }

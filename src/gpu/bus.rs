@@ -4,6 +4,8 @@
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::PciAddress;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// One device a line: bus, device and function in one number, then vendor and device id, in hexadecimal
@@ -24,7 +26,7 @@ pub fn unlisted(listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
 }
 
 fn unlisted_in(list: &Path, devices: &Path, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
-    let Ok(text) = std::fs::read(list) else {
+    let Ok(text) = whole(list) else {
         return Absent(Absence::SourceFailed);
     };
     let mut others: Vec<u16> = text.split(|b| *b == b'\n').filter_map(nvidia_slot).collect();
@@ -40,6 +42,13 @@ fn unlisted_in(list: &Path, devices: &Path, listed: &[PciAddress]) -> Reading<Ve
         (_, true) => Measured(Vec::new()),
         _ => among(devices, &others, listed),
     }
+}
+
+/// The kernel gives no size and a page a time: with room from the beginning it is asked no more often than that.
+fn whole(list: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(16 << 10);
+    File::open(list)?.read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The GPUs in these slots, of whatever domain, but those that are listed.

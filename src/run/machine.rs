@@ -185,7 +185,11 @@ impl Eyes for Machine {
         let outside: Vec<u32> = pids.iter().copied().filter(|pid| !inside.contains(pid)).collect();
         let (mut own, weak) = (self.sums(&inside), self.sums(&outside));
         if own.seen == 0 && !whole {
-            return JobSample::absent(Absence::NoData);
+            // Without a cgroup and without a process it is the one witness left.
+            return JobSample {
+                holders: Reading::Absent(Absence::NotAsked),
+                ..JobSample::absent(Absence::NoData)
+            };
         }
         let (mut frozen, mut working_set_bytes) =
             (Reading::Absent(Absence::NoData), Reading::Absent(Absence::NoData));
@@ -450,6 +454,13 @@ mod tests {
         host.cgroup("job_7/cpu.stat", "nonsense\n");
         let sample = machine.job(&job(7, None), &[51]);
         assert_eq!(sample.cpu_ms, Reading::Absent(Absence::NotUnderstood), "two counts are never mixed");
+    }
+
+    #[test]
+    fn a_job_of_which_nothing_is_found_can_still_be_asked_about_at_its_device_files() {
+        let sample = Host::new().machine().job(&job(7, None), &[]);
+        assert_eq!(sample.cpu_ms, Reading::Absent(Absence::NoData));
+        assert_eq!(sample.holders, Reading::Absent(Absence::NotAsked));
     }
 
     #[test]

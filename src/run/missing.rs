@@ -6,6 +6,7 @@ use super::eyes::Eyes;
 use super::snapshot::{Snapshot, whole};
 use super::{Setting, Trouble};
 use crate::ledger::{FaultRow, Ledger};
+use crate::lock::Before;
 use crate::model::{GpuReport, RunId, UnitKind};
 use crate::policy::Auto;
 use crate::policy::attribution::{Configured, Mapping};
@@ -67,24 +68,25 @@ impl Listed {
     }
 }
 
-/// Compares, and tells what has begun and what has ended. Gives all that is missing now, in words.
+/// Compares, and tells what has begun and what has ended. Gives all that is missing now, in words. While nothing is,
+/// which the run before has left in the lock file, the ledger is not asked.
 pub fn tell(
     setting: &Setting,
     run: RunId,
-    snapshot: &Snapshot,
-    eyes: &mut dyn Eyes,
+    (snapshot, eyes): (&Snapshot, &mut dyn Eyes),
+    before: &Before,
     ledger: &mut Ledger,
 ) -> Result<Vec<String>, Trouble> {
-    let mut open: Vec<&FaultRow> = snapshot.faults.iter().filter(|f| f.kind == KIND).collect();
-    let words = |open: &[&FaultRow]| open.iter().map(|f| f.detail.clone()).collect::<Vec<_>>();
-    let Reading::Measured(report) = &snapshot.gpus else { return Ok(words(&open)) };
-    let listed = Listed::of(report);
-    let short = snapshot.expected.is_some_and(|e| listed.gpus() < e.gpus);
-    if !snapshot.list_changed && !short && open.is_empty() && run.0 % EVERY != 0 {
+    let listed = snapshot.gpus.as_ref().map(Listed::of);
+    let short = |listed: &Listed| snapshot.expected.is_some_and(|e| listed.gpus() < e.gpus);
+    let suspect = snapshot.list_changed || listed.measured().is_some_and(short) || *before != Before::Ended;
+    if !suspect && run.0 % EVERY != 0 {
         return Ok(Vec::new());
     }
-    let on_bus = eyes.unlisted(&listed.addresses);
-    let missing = missing(&listed, &on_bus, snapshot.expected);
+    let mut open: Vec<FaultRow> = ledger.open_faults()?.into_iter().filter(|f| f.kind == KIND).collect();
+    let words = |open: Vec<FaultRow>| open.into_iter().map(|fault| fault.detail);
+    let Reading::Measured(listed) = listed else { return Ok(words(open).collect()) };
+    let missing = missing(&listed, &eyes.unlisted(&listed.addresses), snapshot.expected);
     for (subject, detail) in &missing {
         if ledger.fault_seen(KIND, subject, detail, run, setting.now)? {
             tracing::warn!("{detail}; nothing is done about it");
@@ -95,8 +97,7 @@ pub fn tell(
         ledger.fault_gone(fault.id, setting.now)?;
         tracing::warn!("the driver lists {} GPUs again, after: {}", listed.gpus(), fault.detail);
     }
-    let now = missing.into_iter().map(|(_, detail)| detail);
-    Ok(words(&open).into_iter().chain(now).collect())
+    Ok(words(open).chain(missing.into_iter().map(|(_, detail)| detail)).collect())
 }
 
 /// What is missing: subject and words of each.

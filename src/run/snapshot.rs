@@ -4,7 +4,7 @@ use super::eyes::{Eyes, Resident};
 use super::missing::{self, Expected};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
-use crate::ledger::{FaultRow, JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
+use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
 use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
@@ -31,8 +31,6 @@ pub struct Snapshot {
     pub expected: Option<Expected>,
     /// The driver lists other GPUs than the runs of this boot before.
     pub list_changed: bool,
-    /// Faults that were open when this run began.
-    pub faults: Vec<FaultRow>,
     /// Jobs that local evidence shows here: their cgroups, and those of processes on the GPUs.
     here: Vec<JobId>,
     residents: BTreeMap<u32, Resident>,
@@ -43,7 +41,6 @@ pub struct Snapshot {
 pub struct Books {
     jobs: Vec<JobRun>,
     units: Vec<KnownUnit>,
-    faults: Vec<FaultRow>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
 }
@@ -54,7 +51,7 @@ impl Books {
         let boot = &setting.now.boot_id;
         Ok(ledger.together(|ledger| {
             let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
-            Ok(Books { jobs, units, faults: ledger.open_faults()?, cadence: ledger.cadence(setting.now)? })
+            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)? })
         })?)
     }
 }
@@ -94,7 +91,6 @@ pub fn take(
         cadence: books.cadence,
         note,
         list_changed,
-        faults: books.faults,
         here,
         residents,
         samples: BTreeMap::new(),
@@ -238,7 +234,8 @@ impl Snapshot {
         counted || self.here.contains(&job.registration.job)
     }
 
-    fn works(&self, setting: &Setting, job: &JobRun) -> bool {
+    /// Whether any GPU of the job is seen at work in this run.
+    pub fn works(&self, setting: &Setting, job: &JobRun) -> bool {
         let units = self.held.get(&job.id).and_then(|h| h.measured());
         let works = |uuid: &UnitUuid| {
             self.unit(uuid).is_some_and(|u| is_work(&u.readings, &setting.config.rules.thresholds))

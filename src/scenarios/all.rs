@@ -14,6 +14,7 @@ macro_rules! scenarios {
 }
 
 scenarios![
+    "a-busy-l40s-at-100-watts-is-at-work",
     "a-cancel-without-a-drain-stage-is-withheld",
     "a-card-at-a-fifth-of-its-clock-is-the-nodes-trouble",
     "a-card-that-drops-out-renumbers-nobody",
@@ -24,6 +25,7 @@ scenarios![
     "a-deadlocked-collective-spins-on-some-cards-and-stands-still-on-others",
     "a-driver-upgrade-under-a-running-job-is-a-gap",
     "a-failed-epilog-heals-by-itself",
+    "a-gpu-resident-loop-needs-no-cpu",
     "a-gpu-that-needs-a-reset-is-not-an-idle-one",
     "a-gpu-with-two-holders-is-nobodys",
     "a-holder-with-an-unknown-card-still-holds-the-others",
@@ -44,6 +46,7 @@ scenarios![
     "a-reason-by-somebody-else-is-not-overwritten",
     "a-refused-drain-does-not-advance-the-ladder",
     "a-requeued-job-is-a-new-run",
+    "a-server-between-requests-holds-memory-and-is-quiet",
     "a-silent-controller-stops-every-deed",
     "a-slow-start-of-an-hour-is-alerted-on-and-forgiven",
     "a-slower-interval-is-judged-by-its-own-steps",
@@ -51,6 +54,7 @@ scenarios![
     "a-suspended-job-is-not-idle",
     "alert-then-drain-then-cancel-in-three-runs",
     "an-administrators-drain-stays-as-it-is",
+    "an-empty-h100-draws-72-watts-and-one-with-a-context-122",
     "an-exempt-user-is-spared",
     "bursts-between-slow-runs-are-seen-by-their-energy",
     "energy-between-the-runs-was-work",

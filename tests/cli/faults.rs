@@ -138,29 +138,30 @@ fn an_xid_is_told_to_the_job_whose_gpu_it_names_and_asks_for_nothing() {
         "mode: enforce\ngpu: {{ library: {} }}\nstages: [{{ after: 0s, verdict: alert }}, {{ after: 0s, verdict: drain }}]\n",
         driver.library().display()
     ));
-    // Before the job began.
-    if !kernel_says(&format!("NVRM: Xid (PCI:{place}): 79, GPU has fallen off the bus.")) {
-        return;
-    }
-    std::thread::sleep(Duration::from_millis(400));
     let uuids = [0, 1].map(|i| format!("GPU-{i:08}-1111-2222-3333-444444444444"));
     for (job, uuid) in [("7", &uuids[0]), ("8", &uuids[1])] {
-        let environment =
-            [("SLURM_JOB_GPUS", "0"), ("CUDA_VISIBLE_DEVICES", uuid), ("SLURM_JOB_NUM_NODES", "1")];
+        // Long ago: the kernel's log has a clock of its own.
+        let environment = [
+            ("SLURM_JOB_GPUS", "0"),
+            ("CUDA_VISIBLE_DEVICES", uuid),
+            ("SLURM_JOB_NUM_NODES", "1"),
+            ("SLURM_JOB_START_TIME", "1700000000"),
+        ];
         assert_eq!(node.hook("prolog", job, &environment).err, "");
     }
-    std::thread::sleep(Duration::from_millis(400));
     for (number, pid, name) in [(13, 4194301, "python"), (31, 4194302, "x\u{1b}[2J"), (43, 4194301, "python")]
     {
         for _ in 0..3 {
-            assert!(kernel_says(&format!("NVRM: Xid (PCI:{place}): {number}, pid={pid}, name={name}, Ch 1")));
+            if !kernel_says(&format!("NVRM: Xid (PCI:{place}): {number}, pid={pid}, name={name}, Ch 1")) {
+                return;
+            }
         }
     }
     let told: Vec<String> = (0..9)
         .flat_map(|_| warned(&node.health_check()).iter().map(|w| w.to_string()).collect::<Vec<_>>())
         .collect();
     let xids: Vec<&String> = told.iter().filter(|w| w.contains("Xid")).collect();
-    assert_eq!(xids.len(), 3, "each once, and not the one before the job: {told:?}");
+    assert_eq!(xids.len(), 3, "each once: {told:?}");
     assert!(xids[0].contains(&format!("job 7: Xid 13 on GPU 0 ({place}.0) at 20")), "{xids:?}");
     assert!(
         xids[0].contains("pid 4194301 `python`; kept for --explain, nothing is done about it"),
@@ -170,7 +171,7 @@ fn an_xid_is_told_to_the_job_whose_gpu_it_names_and_asks_for_nothing() {
     for words in ["Xid 13 on GPU 0", "Xid 31 on GPU 0", "Xid 43 on GPU 0", "pid 4194302 `x\\"] {
         assert!(page.out.contains(words), "{words}: {}", page.out);
     }
-    assert!(!page.out.contains('\u{1b}') && !page.out.contains("Xid 79"), "{}", page.out);
+    assert!(!page.out.contains('\u{1b}'), "{}", page.out);
     let json: Value = serde_json::from_str(&node.call(&["--explain", "7", "--json"]).out).unwrap();
     assert_eq!(json["xids"].as_array().map(Vec::len), Some(3), "{json:#}");
     assert!(!node.call(&["--explain", "8"]).out.contains("Xid"), "its neighbour has none");
@@ -178,6 +179,8 @@ fn an_xid_is_told_to_the_job_whose_gpu_it_names_and_asks_for_nothing() {
     // With the job its rows are closed; what is known of a job stays known.
     assert_eq!(node.ledger("SELECT count(*) FROM fault WHERE kind = 'xid' AND closed_wall_ms IS NULL"), "3");
     assert_eq!(node.hook("epilog", "7", &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
-    assert_eq!(warned(&node.health_check()), [""; 0]);
+    for _ in 0..32 {
+        assert_eq!(warned(&node.health_check()), [""; 0]);
+    }
     assert_eq!(node.ledger("SELECT count(*) FROM fault WHERE kind = 'xid' AND closed_wall_ms IS NULL"), "0");
 }

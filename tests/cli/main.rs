@@ -11,6 +11,7 @@ mod faults;
 mod hooks;
 mod journal;
 mod ladder;
+mod looks;
 mod readings;
 mod runs;
 mod slurm;
