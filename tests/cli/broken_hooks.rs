@@ -4,7 +4,7 @@
 use crate::slurm::Cluster;
 use crate::*;
 
-const PROLOG_LIMIT: Duration = Duration::from_secs(2);
+const PROLOG_LIMIT: Duration = Duration::from_secs(4);
 const EPILOG_LIMIT: Duration = Duration::from_secs(6);
 /// A run that finds jobs by asking Slurm which of them run here.
 const ASKING: &str =

@@ -3,7 +3,7 @@
 use crate::slurm::install;
 use crate::*;
 
-const PROLOG_LIMIT: Duration = Duration::from_secs(2);
+const PROLOG_LIMIT: Duration = Duration::from_secs(4);
 
 #[test]
 fn a_prolog_needs_neither_driver_nor_slurm() {
