@@ -25,7 +25,7 @@ impl Scope {
     }
 }
 
-/// A certified breach. Only [`judge`] makes it.
+/// A certified breach. Only [`crate::policy::judge()`] makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The look.
