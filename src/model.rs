@@ -516,7 +516,7 @@ pub struct JobSample {
 }
 
 impl JobSample {
-    /// Nothing could be read.
+    /// Nothing could be read; who holds the device files was not asked.
     pub fn absent(why: Absence) -> JobSample {
         JobSample {
             frozen: Reading::Absent(why),
@@ -524,7 +524,7 @@ impl JobSample {
             written_bytes: Reading::Absent(why),
             read_bytes: Reading::Absent(why),
             working_set_bytes: Reading::Absent(why),
-            holders: Reading::Absent(why),
+            holders: Reading::Absent(Absence::NotAsked),
         }
     }
 }

@@ -155,6 +155,8 @@ absences! {
     Shared = 20, "shared", "more than one job holds it";
     /// What slurmd's configuration means by a GRES index could not be found out.
     NotMapped = 21, "not_mapped", "its GRES index could not be mapped to a device by gres.conf";
+    /// One run may look at so much, and this is more.
+    LimitReached = 22, "limit_reached", "more than one run may look at";
 }
 
 impl<T: Serialize> Serialize for Reading<T> {

@@ -4,10 +4,10 @@
 
 use super::Desk;
 use super::reason::PREFIX;
-use crate::model::{GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
+use crate::model::{Field, GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
-use crate::policy::{Finding, Level, Rules, level};
+use crate::policy::{Finding, Level, Rules, Signature, level};
 use crate::reading::Reading;
 use crate::slurm::{Answer, Listed, NodeStatus};
 
@@ -118,6 +118,14 @@ impl Look<'_> {
                     let peak = peak.measured().map_or("0 %".to_owned(), |p| p.to_string());
                     return Err(format!("GPU {} works again: {peak}", unit.index));
                 }
+            }
+            let wants = seen.readings.fields.get(Field::RecoveryAction);
+            if matches!(wants, Reading::Measured(action) if action > 0) {
+                return Err(format!("GPU {} needs a reset: that is no job's doing", unit.index));
+            }
+            let alone = seen.readings.processes.measured().is_some_and(Vec::is_empty);
+            if finding.signature == Signature::Idle && !alone {
+                return Err(format!("GPU {} is no longer without a process", unit.index));
             }
         }
         Ok(())

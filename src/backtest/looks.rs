@@ -77,8 +77,13 @@ fn tick(recording: &Recording, units: &mut [Unit], run: RunId, after_ms: i64, un
         run,
         at: BootMs(until_ms),
         wall: WallMs(until_ms),
-        driver: Absent(Absence::NotRecorded),
-        job: JobSample { holders: Measured(0), ..JobSample::absent(Absence::NotRecorded) },
+        // One recording is of one driver, and its job ran all the time, for all that anybody knows.
+        driver: Measured("recorded".to_owned()),
+        job: JobSample {
+            holders: Measured(0),
+            frozen: Measured(false),
+            ..JobSample::absent(Absence::NotRecorded)
+        },
         units: Vec::with_capacity(units.len()),
     };
     for unit in units {
@@ -87,7 +92,9 @@ fn tick(recording: &Recording, units: &mut [Unit], run: RunId, after_ms: i64, un
             tick.units.push(Observation::absent(Absence::NotRecorded));
             continue;
         };
-        tick.driver = recording.driver(row);
+        if let driver @ Measured(_) = recording.driver(row) {
+            tick.driver = driver;
+        }
         // All of them, or nobody can say how many.
         tick.job.holders =
             tick.job.holders.and_then(|sum| recording.holders(row).map(|n| sum.saturating_add(n)));

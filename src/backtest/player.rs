@@ -127,8 +127,10 @@ impl Player {
     fn remember(&mut self, tick: Tick) {
         let (at, thresholds) = (tick.at, &self.rules.thresholds);
         for (worked, seen) in self.worked.iter_mut().zip(&tick.units) {
-            if policy::is_work(seen, thresholds) {
+            if policy::settles(seen, thresholds) {
                 *worked = Some(at);
+            }
+            if policy::is_work(seen, thresholds) {
                 self.history.job.first_activity.get_or_insert(at);
                 self.history.job.last_activity = Some(at);
             }
@@ -235,5 +237,56 @@ impl Player {
         if withheld.is_none() || !self.played.asked.iter().any(|a| again(&a)) {
             self.played.asked.push(Asked { at: now.boot, verdict, withheld, facts: finding.facts() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::*;
+
+    #[test]
+    fn a_throttle_that_a_run_finds_is_found_in_the_backtest_too() {
+        // slurmwatch (TH-01): a card at a fifth of its clock, at work all the time; no work of it may end its history.
+        let percent = |n| Percent::new(n).map_or(Absent(Absence::Implausible), Measured);
+        let seen = Observation {
+            sm_util: percent(100),
+            mem_util: percent(30),
+            power: Measured(Milliwatts(160_000)),
+            power_limit: Measured(Milliwatts(400_000)),
+            sm_clock: Measured(Megahertz(385)),
+            sm_clock_max: Measured(Megahertz(1785)),
+            clocks_event: Measured(ClocksEventMask(0x8)),
+            processes: Measured(ProcessCount { compute: 1, graphics: 0 }),
+            ..Observation::absent(Absence::NotSupported)
+        };
+        let unit = UnitRef {
+            uuid: UnitUuid::new("GPU-0").unwrap(),
+            index: NvmlIndex(0),
+            name: Absent(Absence::NotRecorded),
+        };
+        let history = JobHistory {
+            job: super::super::job(0, 1),
+            units: Measured(vec![unit]),
+            node_units: Measured(1),
+            ticks: Vec::new(),
+            floors: Vec::new(),
+            actions: Vec::new(),
+            open_finding: None,
+        };
+        let config = crate::config::parse("mode: observe\n", "test").unwrap();
+        let mut player = Player::new(&config, history);
+        for n in 1..=240 {
+            player.run(Tick {
+                run: RunId(n),
+                at: BootMs(n * 30_000),
+                wall: WallMs(n * 30_000),
+                driver: Measured("1".into()),
+                job: JobSample { frozen: Measured(false), ..JobSample::absent(Absence::NotSupported) },
+                units: vec![seen.clone()],
+            });
+        }
+        let found = player.end().findings;
+        assert_eq!(found.iter().map(|f| f.signature).collect::<Vec<_>>(), [Signature::Throttled]);
     }
 }

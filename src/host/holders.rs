@@ -37,7 +37,7 @@ impl Holders {
     }
 
     /// Who holds these cards: `first` is looked at before all others, and where it holds them all no one else is.
-    /// Empty: nobody. Absent with `NotAsked` past the limit.
+    /// Empty: nobody. Absent with `LimitReached` past the limit.
     pub fn of(&mut self, minors: &[DeviceMinor], first: &[u32]) -> Reading<Vec<(DeviceMinor, u32)>> {
         let mut held = Vec::new();
         let looked = self.look(minors, first, &mut held);
@@ -199,9 +199,13 @@ mod tests {
         }
         assert_eq!(host.holders().of(&minors(&[3]), &[10]), found(&[(3, 10)]), "enough was seen");
         let mut holders = host.holders();
-        assert_eq!(holders.of(&minors(&[5]), &[10]), Reading::Absent(Absence::NotAsked));
-        assert_eq!(holders.of(&minors(&[5]), &[]), Reading::Absent(Absence::NotAsked), "nor the next time");
-        assert_eq!(host.holders().of(&minors(&[3]), &[99]), Reading::Absent(Absence::NotAsked), "gone");
+        assert_eq!(holders.of(&minors(&[5]), &[10]), Reading::Absent(Absence::LimitReached));
+        assert_eq!(
+            holders.of(&minors(&[5]), &[]),
+            Reading::Absent(Absence::LimitReached),
+            "nor the next time"
+        );
+        assert_eq!(host.holders().of(&minors(&[3]), &[99]), Reading::Absent(Absence::LimitReached), "gone");
         let nowhere = Holders::new(Proc::at(Path::new("/nowhere"))).of(&minors(&[3]), &[]);
         assert_eq!(nowhere, Reading::Absent(Absence::NotListed), "not looked is not nobody");
     }

@@ -102,7 +102,7 @@ impl Proc {
     }
 
     /// Its open files: each one's link in /proc and what that names. One closed meanwhile is left out. Absent with
-    /// `NotAsked` where there are more than `most`.
+    /// `LimitReached` where there are more than `most`.
     pub fn open_files(&self, pid: u32, most: usize) -> Reading<Vec<(PathBuf, PathBuf)>> {
         let entries = match read(fs::read_dir(self.file(pid, "fd"))) {
             Reading::Measured(entries) => entries,
@@ -115,7 +115,7 @@ impl Proc {
                 Reading::Absent(why) => return Reading::Absent(why),
             };
             if files.len() == most {
-                return Reading::Absent(Absence::NotAsked);
+                return Reading::Absent(Absence::LimitReached);
             }
             if let Ok(name) = fs::read_link(&link) {
                 files.push((link, name));
@@ -253,7 +253,11 @@ mod tests {
         assert_eq!(proc.program(pid).measured().map(String::as_str), exe.file_name().unwrap().to_str());
         assert!(proc.all().measured().is_some_and(|all| all.contains(&pid)));
         assert!(proc.open_files(pid, 100).measured().is_some_and(|files| files.len() >= 3));
-        assert_eq!(proc.open_files(pid, 1), Reading::Absent(Absence::NotAsked), "a part is not the whole");
+        assert_eq!(
+            proc.open_files(pid, 1),
+            Reading::Absent(Absence::LimitReached),
+            "a part is not the whole"
+        );
         assert_eq!(proc.facts(u32::MAX), Reading::Absent(Absence::NotListed));
         assert_eq!(proc.open_files(u32::MAX, 100), Reading::Absent(Absence::NotListed));
     }

@@ -25,13 +25,19 @@ pub fn well_above(mean: Milliwatts, floor: Milliwatts) -> bool {
     mean.0 > floor.0 + floor.0 / 4
 }
 
+/// Well above a floor that was learnt long ago: cards vary with heat and driver by a few watts, whatever their size.
+pub fn well_above_learnt(mean: Milliwatts, floor: Milliwatts) -> bool {
+    const SLACK_MW: u64 = 15_000;
+    mean.0 > floor.0 + (floor.0 / 4).max(SLACK_MW)
+}
+
 /// Whether a process has a context on it.
 pub fn resident(seen: &Observation) -> Reading<bool> {
     seen.processes.map(|count| count.compute > 0)
 }
 
 /// Nothing ran, by instant and ring.
-fn rests(seen: &Observation) -> bool {
+pub fn rests(seen: &Observation) -> bool {
     matches!(peak(seen.sm_util, &seen.sm_peak), Reading::Measured(p) if p.get() == 0)
 }
 
@@ -121,6 +127,6 @@ pub fn rested(before: Moment, after: Moment) -> Option<(Rest, Milliwatts)> {
         return None;
     };
     let mean = *interval::mean_power(before, after).measured()?;
-    let flat = mean.0 > 0 && mean.0 * 10 <= a.0.min(b.0) * 11;
+    let flat = (9..=11).contains(&(mean.0 * 10 / a.0.min(b.0).max(1)));
     (rest == was && rests(before.seen) && rests(after.seen) && flat).then_some((rest, mean))
 }

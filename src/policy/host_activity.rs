@@ -1,6 +1,7 @@
 //! Guard `host-activity`: what the job does beside its GPUs. It may soften a verdict, never create one.
 
 use super::window::Series;
+use crate::model::JobSample;
 use crate::reading::{Absence, Reading};
 use crate::units::MemoryBytes;
 
@@ -9,28 +10,31 @@ use crate::units::MemoryBytes;
 pub(super) struct HostActivity {
     cores: f64,
     processes: u32,
-    written_bytes_per_s: f64,
+    written_bytes_per_s: Reading<f64>,
     /// Told, never judged on: a job may read or hold much and do nothing with it.
     read_bytes_per_s: Reading<f64>,
     working_set_bytes: Reading<u64>,
 }
 
 impl HostActivity {
+    /// Unreadable writes soften nothing; they never create a verdict.
     pub(super) fn works(&self) -> bool {
-        self.cores > 1.5 * f64::from(self.processes.max(1)) || self.written_bytes_per_s > 1_048_576.0
+        let writes = matches!(self.written_bytes_per_s, Reading::Measured(rate) if rate > 1_048_576.0);
+        self.cores > 1.5 * f64::from(self.processes.max(1)) || writes
     }
 
     pub(super) fn words(&self) -> String {
-        let mib = |bytes: f64| format!("{:.1} MiB/s", bytes / 1_048_576.0);
+        let rate = |rate: Reading<f64>| match rate {
+            Reading::Measured(bytes) => format!("{:.1} MiB/s", bytes / 1_048_576.0),
+            Reading::Absent(why) => format!("({})", why.words()),
+        };
         let mut words = format!(
-            "{:.1} cores busy beside {} GPU processes, {} written",
+            "over the window: {:.1} cores busy, GPU processes: {}, written {}, read {}",
             self.cores,
             self.processes,
-            mib(self.written_bytes_per_s)
+            rate(self.written_bytes_per_s),
+            rate(self.read_bytes_per_s)
         );
-        if let Reading::Measured(read) = self.read_bytes_per_s {
-            words += &format!(", {} read", mib(read));
-        }
         if let Reading::Measured(bytes) = self.working_set_bytes {
             words += &format!(", working set {}", MemoryBytes(bytes).human());
         }
@@ -38,7 +42,8 @@ impl HostActivity {
     }
 }
 
-/// Cores and bytes over the window that ends with tick `t`; absent where either end is, or where a sum went back.
+/// Cores and bytes over the window that ends with tick `t`. What rose is added up from run to run: a sum over
+/// processes falls where one of them ends, and what the others did meanwhile must not be lost with it.
 pub(super) fn over_window(series: &Series, t: usize, units: &[usize]) -> Reading<HostActivity> {
     let window = series.window_up_to(t);
     let (Some(first), Some(last)) = (window.first(), window.last()) else {
@@ -48,24 +53,24 @@ pub(super) fn over_window(series: &Series, t: usize, units: &[usize]) -> Reading
     if elapsed_ms <= 0 {
         return Reading::Absent(Absence::NoData);
     }
-    let rise = |from: Reading<u64>, to: Reading<u64>| {
-        from.and_then(|from| {
-            to.and_then(|to| match to.checked_sub(from) {
-                Some(rise) => Reading::Measured(rise as f64 / elapsed_ms as f64),
-                None => Reading::Absent(Absence::CounterReset),
-            })
-        })
+    let a_ms = |of: fn(&JobSample) -> Reading<u64>| {
+        let mut rose = 0u64;
+        for pair in window.windows(2) {
+            match (of(&pair[0].job), of(&pair[1].job)) {
+                (Reading::Measured(from), Reading::Measured(to)) => {
+                    rose = rose.saturating_add(to.saturating_sub(from));
+                }
+                (Reading::Absent(why), _) | (_, Reading::Absent(why)) => return Reading::Absent(why),
+            }
+        }
+        Reading::Measured(rose as f64 / elapsed_ms as f64)
     };
     let count = |u: &usize| last.units[*u].processes.measured().map_or(0, |p| p.compute);
-    let processes = units.iter().map(count).sum();
-    rise(first.job.cpu_ms, last.job.cpu_ms).map(|cores| HostActivity {
+    a_ms(|job| job.cpu_ms).map(|cores| HostActivity {
         cores,
-        processes,
-        // Unreadable writes soften nothing; they never create a verdict.
-        written_bytes_per_s: rise(first.job.written_bytes, last.job.written_bytes)
-            .measured()
-            .map_or(0.0, |r| r * 1000.0),
-        read_bytes_per_s: rise(first.job.read_bytes, last.job.read_bytes).map(|r| r * 1000.0),
+        processes: units.iter().map(count).sum(),
+        written_bytes_per_s: a_ms(|job| job.written_bytes).map(|r| r * 1000.0),
+        read_bytes_per_s: a_ms(|job| job.read_bytes).map(|r| r * 1000.0),
         working_set_bytes: last.job.working_set_bytes,
     })
 }

@@ -39,9 +39,12 @@ const TRAFFIC: [(Field, u64); 4] = [
 /// Below so many bytes a second a counter counts as flat: looking at a card is traffic too.
 const FLAT_BYTES_PER_S: u64 = 64 << 10;
 
+/// And above so many nobody only looks. Not measured on a GPU; it only ever keeps a slow cadence from being evidence.
+const FED_BYTES_PER_S: u64 = 64 << 20;
+
 fn elapsed_ms(before: Moment, after: Moment) -> Reading<u64> {
     let elapsed_ms = after.at.since_ms(before.at);
-    let same_driver = before.driver.measured() == after.driver.measured();
+    let same_driver = before.driver.measured().is_some_and(|then| after.driver.measured() == Some(then));
     match u64::try_from(elapsed_ms) {
         Ok(ms) if ms > 0 && same_driver => Reading::Measured(ms),
         _ => Reading::Absent(Absence::CounterReset),
@@ -87,24 +90,33 @@ pub fn slowed_permille(before: Moment, after: Moment) -> Reading<u64> {
     })
 }
 
-/// Whether anything to speak of moved between this card and host or peers. Absent where no counter can be read; a
-/// counter that went back, or may have wrapped, spoils the answer.
-pub fn traffic(before: Moment, after: Moment) -> Reading<bool> {
+/// Bytes a second between this card and host or peers, by the busiest counter. Absent where no counter can be read; a
+/// counter that went back (it may have wrapped), or that could be read at one end only, spoils the answer.
+fn bytes_per_s(before: Moment, after: Moment) -> Reading<u64> {
     elapsed_ms(before, after).and_then(|ms| {
-        let mut moved = Reading::Absent(Absence::NotSupported);
+        let mut busiest: Reading<u64> = Reading::Absent(Absence::NotSupported);
         for (counter, bytes) in TRAFFIC {
-            match rise(before.seen.fields.get(counter), after.seen.fields.get(counter)) {
-                Reading::Measured(n) if n.saturating_mul(bytes) > ms * FLAT_BYTES_PER_S / 1000 => {
-                    return Reading::Measured(true);
-                }
-                Reading::Measured(_) if moved.absence() == Some(Absence::CounterReset) => {}
-                Reading::Measured(_) => moved = Reading::Measured(false),
-                Reading::Absent(Absence::CounterReset) => moved = Reading::Absent(Absence::CounterReset),
-                Reading::Absent(_) => {}
-            }
+            let rose = rise(before.seen.fields.get(counter), after.seen.fields.get(counter));
+            let rate = rose.map(|n| n.saturating_mul(bytes).saturating_mul(1000) / ms);
+            busiest = match (busiest, rate) {
+                (Reading::Measured(a), Reading::Measured(b)) => Reading::Measured(a.max(b)),
+                (kept, Reading::Absent(Absence::NotSupported | Absence::NotRecorded)) => kept,
+                (Reading::Absent(Absence::NotSupported), other) => other,
+                (Reading::Absent(why), _) | (_, Reading::Absent(why)) => Reading::Absent(why),
+            };
         }
-        moved
+        busiest
     })
+}
+
+/// Whether anything to speak of moved.
+pub fn traffic(before: Moment, after: Moment) -> Reading<bool> {
+    bytes_per_s(before, after).map(|rate| rate > FLAT_BYTES_PER_S)
+}
+
+/// Whether so much moved that somebody works with this card, whatever its instants say.
+pub fn is_fed(before: Moment, after: Moment) -> bool {
+    matches!(bytes_per_s(before, after), Reading::Measured(rate) if rate > FED_BYTES_PER_S)
 }
 
 #[cfg(test)]

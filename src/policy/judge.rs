@@ -274,7 +274,8 @@ impl<'a> Bench<'a> {
             let shortest = stretches.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
             if let Ok(evidence) = window::certify(series, shortest, self.now.boot) {
                 self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
-                return self.found(series, (units, &all), Scope::Whole, *look, evidence);
+                let spent_ms = evidence.certified_ms() * units.len() as i64;
+                return self.found(series, (units, &all), (Scope::Whole, *look), evidence, spent_ms);
             }
         }
         self.part(series, units, (zero, dead))
@@ -287,11 +288,29 @@ impl<'a> Bench<'a> {
             (0..units.len()).map(|u| series.stretch(u, |l| Look::Throttled.keeps(l)).from).collect();
         let certified = |u: &usize| window::certify(series, from[*u], self.now.boot).is_ok();
         let slowed: Vec<usize> = (0..units.len()).filter(certified).collect();
-        let shortest = slowed.iter().map(|u| from[*u]).max()?;
-        let evidence = window::certify(series, shortest, self.now.boot).ok()?;
         let scope = if slowed.len() == units.len() { Scope::Whole } else { Scope::Part };
-        let named: Vec<UnitRef> = slowed.iter().map(|&u| units[u].clone()).collect();
-        Some(self.found(series, (&named, &slowed), scope, Look::Throttled, evidence))
+        self.of_some(series, units, &slowed, &from, scope, Look::Throttled)
+    }
+
+    /// A finding about some units, since the first of them: one more that joins is the same breach.
+    fn of_some(
+        &mut self,
+        series: &Series,
+        units: &[UnitRef],
+        some: &[usize],
+        from: &[usize],
+        scope: Scope,
+        look: Look,
+    ) -> Option<Judgement> {
+        let first = some.iter().map(|u| from[*u]).min()?;
+        let evidence = window::certify(series, first, self.now.boot).ok()?;
+        let each = |u: &usize| match from[*u] == first {
+            true => evidence.certified_ms(),
+            false => series.certified_ms(from[*u]),
+        };
+        let spent_ms = some.iter().map(each).sum();
+        let named: Vec<UnitRef> = some.iter().map(|&u| units[u].clone()).collect();
+        Some(self.found(series, (&named, some), (scope, look), evidence, spent_ms))
     }
 
     /// Some units at zero for a full window among others that work; one that spins neither works nor is it idle.
@@ -305,28 +324,26 @@ impl<'a> Bench<'a> {
         let wasted: Vec<usize> = (0..units.len()).filter(certified).collect();
         let worked = |s: &Stretch| matches!(s.ended, Ended::Work { .. });
         let others_work = (0..units.len()).filter(|u| !wasted.contains(u)).all(|u| worked(&dead[u]));
-        let from = wasted.iter().map(|&u| zero[u].from).max()?;
-        if !others_work {
+        if !others_work || wasted.is_empty() {
             return None;
         }
-        let evidence = window::certify(series, from, self.now.boot).ok()?;
         self.note(
             Guard::WholeJob,
             format!("{} of {} units quiet", wasted.len(), units.len()),
             "all of them",
             true,
         );
-        let named: Vec<UnitRef> = wasted.iter().map(|&u| units[u].clone()).collect();
-        Some(self.found(series, (&named, &wasted), Scope::Part, Look::Zero, evidence))
+        let from: Vec<usize> = zero.iter().map(|s| s.from).collect();
+        self.of_some(series, units, &wasted, &from, Scope::Part, Look::Zero)
     }
 
     fn found(
         &mut self,
         series: &Series,
         (named, units): (&[UnitRef], &[usize]),
-        scope: Scope,
-        look: Look,
+        (scope, look): (Scope, Look),
         evidence: Evidence,
+        spent_ms: i64,
     ) -> Judgement {
         let first = &series.ticks[evidence.since_tick()];
         let thresholds = &self.rules.thresholds;
@@ -355,6 +372,7 @@ impl<'a> Bench<'a> {
             cap,
             capped_by,
             particulars,
+            spent_ms,
             evidence,
         }))
     }

@@ -2,7 +2,7 @@
 //! not to be trusted, is a level of its own, never zero.
 
 use super::Thresholds;
-use super::floor::{Floors, resident, rest_of, well_above};
+use super::floor::{self, Floors, resident, rest_of, rests, well_above, well_above_learnt};
 use super::interval::{self, Moment};
 use crate::model::{Field, LearntFloors, Observation, Readings, Rest};
 use crate::reading::{Absence, Reading};
@@ -48,21 +48,28 @@ pub fn is_work<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
     util.get() >= thresholds.util_pct && (util.get() < SPIN_UTIL_PCT || memory_works)
 }
 
-/// Whether nothing older can matter once a unit has shown this: it works, and nothing slows it.
+/// Whether nothing older can matter once a unit has shown this: it works, and nothing can be slowing it.
 pub fn settles<P>(read: &Readings<P>, thresholds: &Thresholds) -> bool {
-    is_work(read, thresholds) && !runs_slow(read, read.power)
+    is_work(read, thresholds) && !at_low_clocks(read)
+}
+
+/// Below half of the highest clock.
+fn at_low_clocks<P>(read: &Readings<P>) -> bool {
+    match (read.sm_clock, read.sm_clock_max) {
+        (Reading::Measured(clock), Reading::Measured(most)) => clock.0.saturating_mul(2) < most.0,
+        _ => false,
+    }
 }
 
 /// Clock below half of its maximum and power below 0.6 of its limit: the power cap and application clocks look
 /// otherwise (TH-01 was 385 of 1785 MHz at 160 of 400 W).
 fn runs_slow<P>(read: &Readings<P>, power: Reading<Milliwatts>) -> bool {
-    let (Reading::Measured(clock), Reading::Measured(most)) = (read.sm_clock, read.sm_clock_max) else {
-        return false;
-    };
-    let (Reading::Measured(power), Reading::Measured(limit)) = (power, read.power_limit) else {
-        return false;
-    };
-    clock.0.saturating_mul(2) < most.0 && power.0 * 10 < limit.0 * 6
+    match (power, read.power_limit) {
+        (Reading::Measured(power), Reading::Measured(limit)) => {
+            at_low_clocks(read) && power.0 * 10 < limit.0 * 6
+        }
+        _ => false,
+    }
 }
 
 /// Clocks-event reasons that are no normal operation (nvml.h): hardware slow-down 0x8, software thermal 0x20,
@@ -144,10 +151,8 @@ impl Glance<'_> {
         if utilized && self.is_throttled() {
             return Level::Throttled;
         }
-        if util >= SPIN_UTIL_PCT && is_spin_shaped(seen, self.power()) {
-            return Level::Spin;
-        }
-        if utilized || self.worked_by_energy() {
+        let spins = util >= SPIN_UTIL_PCT && is_spin_shaped(seen, self.power());
+        if !spins && (utilized || self.worked_by_energy()) {
             return Level::Busy;
         }
         // The driver wants this card reset or drained: that nothing runs on it is not the job's doing
@@ -155,7 +160,13 @@ impl Glance<'_> {
         if matches!(seen.fields.get(Field::RecoveryAction), Reading::Measured(n) if n > 0) {
             return Level::Unreadable(Absence::ResetRequired);
         }
-        if util == 0 { Level::Zero } else { Level::Low }
+        if spins {
+            return Level::Spin;
+        }
+        // Copies are no kernels, and no silence: offloading, loading, GPUDirect.
+        let memory = peak(seen.mem_util, &seen.mem_peak);
+        let copies = matches!(memory, Reading::Measured(m) if m.get() > SPIN_MEM_PCT);
+        if util == 0 && !copies { Level::Zero } else { Level::Low }
     }
 
     fn is_throttled(&self) -> bool {
@@ -170,6 +181,11 @@ impl Glance<'_> {
     /// Guard `energy`: an interval whose mean power lies well above the floor with a context was work; so was one
     /// that drew well more than either instant at its ends, where nothing rested and there is no floor. Veto only.
     fn worked_by_energy(&self) -> bool {
+        let above = |floor: Reading<Milliwatts>, well_above: fn(Milliwatts, Milliwatts) -> bool| matches!((self.mean, floor), (Reading::Measured(mean), Reading::Measured(f)) if well_above(mean, f));
+        // A card that clocks down at rest has drawn more before it did (RTX A6000: 80 W, then 27): that is no work.
+        if above(self.ends(), well_above) || self.clocks_fell() {
+            return above(self.ends(), well_above);
+        }
         let window = match resident(self.seen) {
             Reading::Measured(_) => self.floors.context,
             Reading::Absent(_) => self.floors.unlisted,
@@ -178,17 +194,26 @@ impl Glance<'_> {
             Reading::Measured(rest @ (Rest::ContextLow | Rest::ContextHigh)) => self.learnt.get(rest),
             _ => Reading::Absent(Absence::NotRecorded),
         };
-        let above = |floor: Reading<Milliwatts>| match (self.mean, floor) {
-            (Reading::Measured(mean), Reading::Measured(floor)) => well_above(mean, floor),
-            _ => false,
-        };
-        above(window) || above(learnt) || above(self.ends())
+        above(window, well_above) || above(learnt, well_above_learnt)
     }
 
-    /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing.
+    /// Whether it rested at both ends of the interval, first with clocks up and then with clocks down.
+    fn clocks_fell(&self) -> bool {
+        let Some((before, now)) = self.interval else { return false };
+        let high = |seen| matches!(rest_of(seen), Reading::Measured(Rest::ContextHigh | Rest::EmptyHigh));
+        let low = |seen| matches!(rest_of(seen), Reading::Measured(Rest::ContextLow | Rest::EmptyLow));
+        rests(before.seen) && rests(now.seen) && high(before.seen) && low(now.seen)
+    }
+
+    /// Whether the unit's energy since the tick before says that it stayed at its floor. Absent says nothing, nor does
+    /// a counter that stood still or counts on another scale than the sensor: well below every floor.
     pub fn rested(&self) -> bool {
-        match (self.mean, super::floor::floor_at(self.seen, self.floors)) {
-            (Reading::Measured(mean), Reading::Measured(floor)) => !well_above(mean, floor),
+        let floors = [self.floors.empty, self.floors.context, self.floors.unlisted];
+        let lowest = floors.iter().filter_map(Reading::measured).min();
+        match (self.mean, floor::floor_at(self.seen, self.floors), lowest) {
+            (Reading::Measured(mean), Reading::Measured(floor), Some(lowest)) => {
+                !well_above(mean, floor) && mean.0 >= lowest.0 - lowest.0 / 4
+            }
             _ => false,
         }
     }

@@ -1,7 +1,7 @@
 //! What a breach looks like, and the most that look may ask for. Words state facts, not guilt. Each signature has one
 //! reference form ([`Rule`]); README, the manual page and `--explain` print that and nothing else.
 
-use super::floor::{rest_of, well_above};
+use super::floor::{rest_of, well_above, well_above_learnt};
 use super::interval;
 use super::level::Level;
 use super::window::{Evidence, Series};
@@ -163,16 +163,11 @@ enum Hold {
     CannotSay,
 }
 
-/// The most an empty unit of this series showed; never more than 2 % of its memory (driver reservation reads
-/// up to 1.6 %), so that a leak can not pass as a card's empty level.
+/// What an empty unit holds at most: NVML's v2 call leaves the driver's reservation out, v1 counts it as used (it
+/// reads up to 1.6 % of a card's memory).
 fn empty_level(series: &Series, unit: usize) -> MemoryBytes {
-    let seen = series.ticks.iter().map(|tick| &tick.units[unit]);
-    let empty = seen.filter(|o| matches!(o.processes, Reading::Measured(p) if p.compute == 0));
-    let lowest = empty.filter_map(|o| o.memory.measured()).map(|m| m.used.0.min(m.total.0 / 50)).min();
-    // Without such a tick: v2 leaves the reservation out, v1 counts it as used.
-    let untouched = series.ticks.last().and_then(|t| t.units[unit].memory.measured().copied());
-    let reserved = untouched.map(|m| if m.excludes_reserved { 0 } else { m.total.0 / 50 });
-    MemoryBytes(lowest.or(reserved).unwrap_or(0))
+    let newest = series.ticks.last().and_then(|t| t.units[unit].memory.measured().copied());
+    MemoryBytes(newest.map_or(0, |m| if m.excludes_reserved { 0 } else { m.total.0 / 50 }))
 }
 
 fn hold(seen: &Observation, empty: MemoryBytes, thresholds: &Thresholds) -> Hold {
@@ -252,8 +247,11 @@ impl<'a> Scene<'a> {
                 Reading::Measured(_) | Reading::Absent(_) => Signature::Unknown,
             };
         }
-        let says = |wanted: Hold| self.window(evidence).any(|t| self.holds(t).any(|hold| hold == wanted));
-        if !says(Hold::CannotSay) && says(Hold::Held) { Signature::Hung } else { Signature::Unknown }
+        // At every tick: somebody who came this minute did not hang for an hour.
+        let held = |t: usize| {
+            self.holds(t).any(|hold| hold == Hold::Held) && self.holds(t).all(|hold| hold != Hold::CannotSay)
+        };
+        if self.window(evidence).all(held) { Signature::Hung } else { Signature::Unknown }
     }
 
     /// No process, memory and power at the card's empty level: idle, unless /proc knows a holder.
@@ -283,7 +281,14 @@ impl<'a> Scene<'a> {
         let first = window.start;
         self.active
             && self.any_level(evidence, Level::Spin)
-            && window.all(|t| self.holds(t).all(|hold| hold == Hold::Held) && (t == first || self.waits(t)))
+            && window.all(|t| self.is_held_by_processes(t) && (t == first || self.waits(t)))
+    }
+
+    /// Every unit is held, and none by memory alone where a process list can be read: what a dead process left behind
+    /// does not spin.
+    fn is_held_by_processes(&self, t: usize) -> bool {
+        let nobody = |u: &usize| matches!(self.seen(t, *u).processes, Reading::Measured(p) if p.compute == 0);
+        self.holds(t).all(|hold| hold == Hold::Held) && !self.units.iter().any(nobody)
     }
 
     /// Over the interval before tick `t` no unit moved anything, and none that spins drew more than before: a wait is
@@ -295,7 +300,7 @@ impl<'a> Scene<'a> {
             let still = match interval::traffic(then, now) {
                 Reading::Measured(moved) => !moved,
                 // "Where it can be read": a counter that went back could be read, and says nothing.
-                Reading::Absent(why) => why != Absence::CounterReset,
+                Reading::Absent(why) => why == Absence::NotSupported,
             };
             still && self.is_steady(t, u)
         })
@@ -333,25 +338,28 @@ impl<'a> Scene<'a> {
             }
             _ => Reading::Absent(Absence::NotRecorded),
         };
-        let above =
-            |floor: Reading<Milliwatts>| matches!(floor, Reading::Measured(f) if well_above(drawn, f));
         match self.thresholds.idle_power {
             Auto::Set(limit_mw) => drawn.0 > limit_mw,
-            Auto::Auto => above(self.series.floors(t, unit).empty) || above(learnt),
+            Auto::Auto => {
+                let window = self.series.floors(t, unit).empty;
+                window.measured().is_some_and(|floor| well_above(drawn, *floor))
+                    || learnt.measured().is_some_and(|floor| well_above_learnt(drawn, *floor))
+            }
         }
     }
 
     /// The last tick of the evidence at which this look was not clear enough to ask for more than an alert.
     pub fn last_unclear(&self, evidence: &Evidence, look: Look) -> Option<usize> {
+        let blind = |t: usize| self.series.ticks[t].job.frozen.measured().is_none();
         (evidence.since_tick() + 1..self.series.ticks.len()).rev().find(|&t| match look {
-            Look::Zero => self.is_unclear(t),
-            Look::Dead => !self.holds(t).all(|hold| hold == Hold::Held) || !self.waits(t),
+            Look::Zero => blind(t) || self.is_unclear(t),
+            Look::Dead => blind(t) || !self.is_held_by_processes(t) || !self.waits(t),
             // Never more than an alert.
             Look::Throttled | Look::Quiet => true,
         })
     }
 
-    /// Whether it could not be said at this tick if the units were empty or held.
+    /// Whether it could not be said at this tick if the units were empty or held, or that changed.
     fn is_unclear(&self, t: usize) -> bool {
         let unit_is = |(hold, &u): (Hold, &usize)| match hold {
             Hold::CannotSay => true,
@@ -362,7 +370,9 @@ impl<'a> Scene<'a> {
             Reading::Measured(holders) => holders > 0,
             Reading::Absent(why) => !matches!(why, Absence::NotAsked | Absence::NotRecorded),
         };
-        let empty = || self.holds(t).all(|hold| hold == Hold::Empty);
-        self.holds(t).zip(self.units).any(unit_is) || (witness_doubts && empty())
+        let held = |t: usize| self.holds(t).any(|hold| hold == Hold::Held);
+        // Somebody came or went after it: what was seen up to then was another look.
+        let changed = t + 1 < self.series.ticks.len() && held(t) != held(t + 1);
+        changed || self.holds(t).zip(self.units).any(unit_is) || (witness_doubts && !held(t))
     }
 }

@@ -96,9 +96,11 @@ fn done(actions: &[ActionRecord], verdict: Verdict, before: RunId) -> impl Itera
     actions.iter().filter(move |a| a.verdict == verdict && a.outcome == Outcome::Done && a.run < before)
 }
 
-/// The alert of this very finding, made by an earlier run.
+/// The alert of this very finding as it looks now, made by an earlier run: what was told of another look told nobody
+/// of this one.
 fn alerted(finding: &Finding, c: &Circumstances) -> bool {
-    done(c.actions, Verdict::Alert, c.run).any(|a| a.run >= finding.since_run)
+    let of_this = |a: &ActionRecord| a.run >= finding.since_run && a.signature == finding.signature.word();
+    done(c.actions, Verdict::Alert, c.run).any(of_this)
 }
 
 /// Our drain for this job run, of an earlier run and still standing; also one of an earlier finding.
@@ -148,6 +150,11 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
         return Step::Rest;
     }
     let drain = drained(&c);
+    // A drain has a clock of its own: a cancel that is only told of does not bring it forward.
+    let is_due = |s: &Stage| s.verdict == Verdict::Drain && elapsed_ms(finding, s.verdict) >= s.after_ms;
+    if drain.is_none() && has_drain(rules) && !rules.stages.iter().any(is_due) {
+        return Step::Rest;
+    }
     // `stages` is in order: where a cancel is due, a drain stage is due too, or there is none.
     let asked = if drain.is_none() && has_drain(rules) { Verdict::Drain } else { asked };
     if drain.is_some() && asked == Verdict::Drain {

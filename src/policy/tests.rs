@@ -10,6 +10,7 @@ use crate::units::*;
 use proptest::prelude::*;
 
 mod cadences;
+mod doubts;
 mod signatures;
 
 const MINUTE: i64 = 60_000;

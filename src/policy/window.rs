@@ -152,7 +152,7 @@ impl<'a> Series<'a> {
         let mut series = Series {
             ticks,
             levels: Vec::with_capacity(ticks.len()),
-            means: (0..ticks.len()).map(|t| means(ticks, t, units)).collect(),
+            means: (0..ticks.len()).map(|t| means(ticks, t, units, limits.gap_ms)).collect(),
             learnt: (0..units).map(learnt).collect(),
             floors: (0..units).map(|u| floor::floors(ticks, u, limits.window_ms)).collect(),
             paused_ms: Vec::new(),
@@ -188,12 +188,16 @@ impl<'a> Series<'a> {
         &self.floors[unit][t]
     }
 
-    /// The hole before tick `t` where every unit's energy stayed at the floor: nothing ran. 0: no such hole. Never
+    /// The hole before tick `t` where every unit's energy stayed at the floor and nothing moved over its wires: nothing ran. 0: no such hole. Never
     /// longer than a window: in the mean of many hours a spell of work would drown.
     fn proven_idle_hole(&self, t: usize) -> i64 {
         let step = self.step_ms(t);
         let hole = step > self.limits.gap_ms && step <= self.limits.window_ms;
-        if hole && (0..self.units).all(|u| self.glance(t, u).rested()) { step } else { 0 }
+        let still = |u: usize| {
+            let moved = interval::traffic(self.ticks[t - 1].moment(u), self.ticks[t].moment(u));
+            matches!(moved, Reading::Measured(false) | Reading::Absent(Absence::NotSupported))
+        };
+        if hole && (0..self.units).all(|u| self.glance(t, u).rested() && still(u)) { step } else { 0 }
     }
 
     fn step_ms(&self, t: usize) -> i64 {
@@ -247,7 +251,13 @@ impl<'a> Series<'a> {
     fn counters_agree(&self, t: usize, unit: usize) -> bool {
         let glance = self.glance(t, unit);
         let covers = |ring: &crate::model::Peak| i64::from(ring.covered_ms) * 10 >= self.step_ms(t) * 9;
-        if glance.seen.sm_peak.measured().is_some_and(covers) || glance.rested() {
+        if glance.seen.sm_peak.measured().is_some_and(covers) {
+            return true;
+        }
+        if glance.interval.is_some_and(|(before, now)| interval::is_fed(before, now)) {
+            return false;
+        }
+        if glance.rested() {
             return true;
         }
         match (self.levels[t][unit], glance.mean, glance.ends()) {
@@ -297,14 +307,21 @@ impl<'a> Series<'a> {
     }
 }
 
-/// Mean power of each unit since the tick before.
-fn means(ticks: &[Tick], t: usize, units: usize) -> Vec<Reading<Milliwatts>> {
-    match t.checked_sub(1) {
-        Some(before) => {
-            (0..units).map(|u| interval::mean_power(ticks[before].moment(u), ticks[t].moment(u))).collect()
+/// Mean power of each unit since the tick before. Where the counter could not be read at one of the two, the mean of
+/// the time around them: one reading that failed makes no hole, as long as the gap between its neighbours is none.
+fn means(ticks: &[Tick], t: usize, units: usize, gap_ms: i64) -> Vec<Reading<Milliwatts>> {
+    let Some(before) = t.checked_sub(1) else { return vec![Reading::Absent(Absence::NotRecorded); units] };
+    let mean = |u: usize| {
+        let counted = |at: &usize| ticks[*at].units[u].energy.measured().is_some();
+        let from =
+            [Some(before), before.checked_sub(1)].into_iter().flatten().find(counted).unwrap_or(before);
+        let to = [t, t + 1].into_iter().filter(|at| *at < ticks.len()).find(counted).unwrap_or(t);
+        match ticks[to].at.since_ms(ticks[from].at) <= gap_ms.max(step_ms(ticks, t)) {
+            true => interval::mean_power(ticks[from].moment(u), ticks[to].moment(u)),
+            false => interval::mean_power(ticks[before].moment(u), ticks[t].moment(u)),
         }
-        None => vec![Reading::Absent(Absence::NotRecorded); units],
-    }
+    };
+    (0..units).map(mean).collect()
 }
 
 fn step_ms(ticks: &[Tick], t: usize) -> i64 {

@@ -185,11 +185,7 @@ impl Eyes for Machine {
         let outside: Vec<u32> = pids.iter().copied().filter(|pid| !inside.contains(pid)).collect();
         let (mut own, weak) = (self.sums(&inside), self.sums(&outside));
         if own.seen == 0 && !whole {
-            // Without a cgroup and without a process it is the one witness left.
-            return JobSample {
-                holders: Reading::Absent(Absence::NotAsked),
-                ..JobSample::absent(Absence::NoData)
-            };
+            return JobSample::absent(Absence::NoData);
         }
         let (mut frozen, mut working_set_bytes) =
             (Reading::Absent(Absence::NoData), Reading::Absent(Absence::NoData));

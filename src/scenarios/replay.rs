@@ -50,7 +50,7 @@ impl Eyes for Replay {
     }
 
     fn job(&mut self, _job: &JobRun, _pids: &[u32]) -> JobSample {
-        JobSample::absent(Absence::NotSupported)
+        JobSample { frozen: Reading::Measured(false), ..JobSample::absent(Absence::NotSupported) }
     }
 
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {

@@ -88,9 +88,7 @@ fn highest(entries: Vec<(u64, Option<u64>)>, now: Clocks) -> Reading<Peak> {
             (*stamp > 0).then_some((*stamp, percent))
         })
     };
-    let (Some(newest), Some(oldest), Some(percent)) =
-        (kept().map(|k| k.0).max(), kept().map(|k| k.0).min(), kept().map(|k| k.1).max())
-    else {
+    let (Some(newest), Some(percent)) = (kept().map(|k| k.0).max(), kept().map(|k| k.1).max()) else {
         return Absent(Absence::Implausible);
     };
     let clock_us =
@@ -98,10 +96,18 @@ fn highest(entries: Vec<(u64, Option<u64>)>, now: Clocks) -> Reading<Peak> {
     if newest.abs_diff(clock_us) > CURRENT_US {
         return Absent(if newest < clock_us { Absence::NoData } else { Absence::Implausible });
     }
-    match u32::try_from((newest - oldest) / 1000) {
+    match u32::try_from(covered_us(kept().map(|k| k.0).collect()) / 1000) {
         Ok(covered_ms) => Measured(Peak { percent, covered_ms }),
         Err(_) => Absent(Absence::Implausible),
     }
+}
+
+/// For how long the ring really sampled. Entries come each sixth of a second, or each second on the slowest cards; a
+/// ring runs dry while a GPU idles, and over a longer step nobody looked.
+fn covered_us(mut stamps: Vec<u64>) -> u64 {
+    const STEP_US: u64 = 10_000_000;
+    stamps.sort_unstable();
+    stamps.windows(2).map(|pair| pair[1] - pair[0]).filter(|step| *step <= STEP_US).sum()
 }
 
 #[cfg(test)]
@@ -120,6 +126,7 @@ mod tests {
             ("empty", vec![], Absent(Absence::NoData)),
             ("unsorted", at(now.real_us, &[(100, 3), (9_900, 70), (5_000, 0)]), peak(70, 9_800)),
             ("since boot", at(now.boot_us, &[(9_900, 0), (100, 3)]), peak(3, 9_800)),
+            ("a ring that ran dry", at(now.real_us, &[(0, 0), (100, 0), (60_000, 9)]), peak(9, 100)),
             ("one entry", at(now.boot_us, &[(100, 0)]), peak(0, 0)),
             // NVIDIA/dcgm-exporter#418: values above 100 on an H100.
             ("too high", at(now.real_us, &[(20_000, 4_294_967), (10_000, 5), (0, 101)]), peak(5, 0)),

@@ -1,6 +1,7 @@
 //! The most that a finding may ask for, and the guard that says so.
 
 use super::*;
+use crate::model::{MigMode, Observation};
 
 impl Bench<'_> {
     /// The most this finding may ask for, and who says so.
@@ -29,7 +30,27 @@ impl Bench<'_> {
         {
             capped = Some((Guard::HostActivity, because));
         }
+        if let Some(because) = self.blind_spot(series, units) {
+            capped = Some(because);
+        }
         (if capped.is_some() { Verdict::Alert } else { most }, capped)
+    }
+
+    /// What nobody could see over the newest window, and what a deed must not rest on.
+    fn blind_spot(&mut self, series: &Series, units: &[usize]) -> Option<(Guard, String)> {
+        let window = &series.ticks[series.window_start()..];
+        if let Some(why) = window.iter().find_map(|tick| tick.job.frozen.absence()) {
+            let because = format!("whether its processes were frozen is not known: {}", why.words());
+            self.note(Guard::JobState, because.clone(), "running, not frozen, all the time", true);
+            return Some((Guard::JobState, because));
+        }
+        let is_instance = |u: &usize| window.last().is_some_and(|tick| is_split(&tick.units[*u]));
+        units.iter().any(is_instance).then(|| {
+            // No ring, no energy and no power can veto what GPM says (NVIDIA/dcgm-exporter#216: 0 under MIG).
+            let because = "an instance is seen by GPM alone, a tenth of a second a run".to_owned();
+            self.note(Guard::Peak, because.clone(), "more than one instrument", true);
+            (Guard::Peak, because)
+        })
     }
 
     /// Whether this job run has ever been seen at work.
@@ -63,4 +84,8 @@ impl Bench<'_> {
         self.note(Guard::HostActivity, saw.clone(), "1.5 cores per GPU process, 1 MiB/s written", held);
         held.then(|| format!("a CPU phase: {saw}"))
     }
+}
+
+fn is_split(seen: &Observation) -> bool {
+    seen.mig == Reading::Measured(MigMode::Enabled)
 }

@@ -51,6 +51,8 @@ pub struct Finding {
     pub capped_by: Option<(Guard, String)>,
     /// What was seen of its units in particular, in words; may be empty.
     pub particulars: String,
+    /// Certified breaching time, summed over its units: in a part each has its own.
+    pub(super) spent_ms: i64,
     pub(super) evidence: Evidence,
 }
 
@@ -65,7 +67,7 @@ impl Finding {
         match self.signature {
             // Slow work is work.
             Signature::Throttled => GpuHours::of(0, 0),
-            _ => GpuHours::of(self.units.len(), self.evidence.certified_ms()),
+            _ => GpuHours::of(1, self.spent_ms),
         }
     }
 
