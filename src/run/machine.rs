@@ -111,6 +111,18 @@ impl Machine {
     }
 
     /// Sums over the processes that are still there.
+    /// What everything in the cgroups of these processes used: a container's loaders hold no GPU. `None` where one of
+    /// them is not counted.
+    fn containers_cpu_ms(&self, pids: &[u32]) -> Option<u64> {
+        let mut containers = BTreeMap::new();
+        for pid in pids {
+            let lines = self.proc.cgroup(*pid);
+            let (folder, cpu_ms) = self.roots.cpu_ms_beside(lines.measured()?)?;
+            containers.insert(folder, cpu_ms);
+        }
+        (!containers.is_empty()).then(|| containers.values().sum())
+    }
+
     fn sums(&self, pids: &[u32]) -> Sums {
         let none = Reading::Measured(0);
         let mut sums = Sums { seen: 0, stopped: 0, cpu_ms: none, written_bytes: none, read_bytes: none };
@@ -183,7 +195,10 @@ impl Eyes for Machine {
             _ => (pids.to_vec(), false),
         };
         let outside: Vec<u32> = pids.iter().copied().filter(|pid| !inside.contains(pid)).collect();
-        let (mut own, weak) = (self.sums(&inside), self.sums(&outside));
+        let (mut own, mut weak) = (self.sums(&inside), self.sums(&outside));
+        if let Some(counted) = self.containers_cpu_ms(&outside) {
+            weak.cpu_ms = Reading::Measured(counted);
+        }
         if own.seen == 0 && !whole {
             return JobSample::absent(Absence::NoData);
         }
@@ -450,6 +465,18 @@ mod tests {
         host.cgroup("job_7/cpu.stat", "nonsense\n");
         let sample = machine.job(&job(7, None), &[51]);
         assert_eq!(sample.cpu_ms, Reading::Absent(Absence::NotUnderstood), "two counts are never mixed");
+    }
+
+    #[test]
+    fn the_loaders_of_a_container_outside_count_too() {
+        // The process on the GPU waits for 30 loaders of its own container, which hold no GPU.
+        let host = Host::new();
+        host.cgroup("job_7/step_0/cgroup.procs", "50\n");
+        host.process(50, "/system.slice/n1_slurmstepd.scope/job_7/step_0", 5, 2);
+        host.process(51, "/docker/879c", 6, 1);
+        host.file("cg/docker/879c/cpu.stat", "usage_usec 100000000000\n");
+        let cpu_ms = host.machine().job(&job(7, None), &[51]).cpu_ms;
+        assert_eq!(cpu_ms, Reading::Measured(100_002_000));
     }
 
     #[test]

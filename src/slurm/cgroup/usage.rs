@@ -18,6 +18,31 @@ impl Roots {
         }
     }
 
+    /// The cgroup that the lines of a `/proc/PID/cgroup` name, where CPU time is counted, and that count,
+    /// milliseconds: for a container that no job's cgroup holds. `None` where no such count can be read.
+    pub fn cpu_ms_beside(&self, lines: &str) -> Option<(PathBuf, u64)> {
+        let named = |line: &str| {
+            let [_, controllers, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { return None };
+            let below = path.trim_start_matches('/');
+            // The root's own count is the whole machine's.
+            if below.is_empty() {
+                return None;
+            }
+            if controllers.split(',').any(|controller| controller == "cpuacct") {
+                let folder = self.cpuacct.join(below);
+                let ns = number(&folder.join("cpuacct.usage")).measured().copied()?;
+                return Some((folder, ns / 1_000_000));
+            }
+            let counted = |mount: &PathBuf| {
+                let folder = mount.join(below);
+                let us = field(&folder.join("cpu.stat"), "usage_usec").measured().copied()?;
+                Some((folder, us / 1000))
+            };
+            if controllers.is_empty() { self.unified.iter().find_map(counted) } else { None }
+        };
+        lines.lines().find_map(named)
+    }
+
     /// Memory in use by the job without file pages that nobody used lately, bytes. Absent with `NotSupported`
     /// where there is no memory controller, or Slurm does not use it.
     pub fn working_set_bytes(&self, job: &Path) -> Reading<u64> {
