@@ -25,7 +25,8 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
     let runs = scenario.runs();
     let first_ms = runs.first().copied().unwrap_or(0);
     say(
-        "A node with 8 GPUs, three jobs, mode: observe. Simulated GPUs and clock; everything else is the real run.\n\n",
+        "A node with 8 GPUs, three jobs. mode: observe, and drain_shared: true, else a node with other jobs on it is never\n\
+         drained. Simulated GPUs and clock; everything else is the real run.\n\n",
     );
     for (job, about) in JOBS {
         say(&format!("  job {job}: {about}\n"));
@@ -48,7 +49,7 @@ pub fn play(say: &mut dyn FnMut(&str), pace: Duration) -> Result<(), String> {
     say(&format!(
         "\n{told}. {hours:.1} GPU-hours certified as wasted; observe mode drained and cancelled nothing.\n"
     ));
-    say("Why, for the first of them:  gpu-reaper-hc --explain 4242\n\n");
+    say("Why, for the deadlocked one, as `gpu-reaper-hc --explain 4242` says it on a node:\n\n");
     say(&stage.page(4242)?);
     Ok(())
 }

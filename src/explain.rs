@@ -79,7 +79,8 @@ impl Answer {
                 Judgement::Breaching(_) => 0,
                 Judgement::Alive { .. } => 10,
                 Judgement::Spared { guard: Guard::Exemption, .. } => 11,
-                _ if told.history.ticks.is_empty() => 13,
+                // Where its units are not certain, which samples are its own is not either.
+                _ if told.history.ticks.is_empty() && told.history.units.measured().is_some() => 13,
                 Judgement::Spared { .. } | Judgement::Unjudged { .. } => 12,
             },
             Answer::Ended { .. } => 15,
@@ -87,6 +88,13 @@ impl Answer {
             Answer::Unknown => 14,
         }
     }
+}
+
+/// Whether a text can be a job id, in any form that Slurm prints.
+pub fn is_an_id(text: &str) -> bool {
+    let starts = text.starts_with(|c: char| c.is_ascii_digit() || c == 's');
+    let odd = |c: char| !(c.is_ascii_alphanumeric() || "_+".contains(c));
+    starts && text.len() <= 40 && text.contains(|c: char| c.is_ascii_digit()) && !text.contains(odd)
 }
 
 /// Explains a job by any id that Slurm prints.

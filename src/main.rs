@@ -255,6 +255,13 @@ fn in_short(errors: &[ConfigError]) -> String {
 
 fn explain_job(common: &Common, job: &str) -> u8 {
     const UNREADABLE: u8 = 17;
+    if !explain::is_an_id(job) {
+        complain(&format!(
+            "`{}` is no job id; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID",
+            job.escape_debug()
+        ));
+        return 2;
+    }
     let Some(config) = load_or_complain(common, "nothing was explained") else {
         return UNREADABLE;
     };
@@ -319,6 +326,9 @@ fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: 
         return match kept {
             Ok(reports) => {
                 reports.iter().for_each(told);
+                if reports.is_empty() {
+                    complain("backtest: the ledger holds no sample of any job; nothing was judged");
+                }
                 0
             }
             Err(why) => {

@@ -140,16 +140,22 @@ pub fn play_all() -> Result<Vec<Verdict>, String> {
 /// The table of every scenario's verdict.
 pub fn table(verdicts: &[Verdict]) -> String {
     let mut out = String::new();
+    let mut last = "";
     for v in verdicts {
+        if v.scenario != last {
+            out += &format!("{}\n", v.scenario);
+            last = &v.scenario;
+        }
         let mark = if v.differs.is_empty() { "ok  " } else { "FAIL" };
         let look = v.signature.as_deref().or(v.guard.as_deref()).unwrap_or("");
         let done = if v.done.is_empty() { "nothing done".to_owned() } else { v.done.join(", ") };
         out += &format!("{mark} {:<9} {look:<14} {done:<22} {}\n", v.judgement, v.about);
         for differs in &v.differs {
-            out += &format!("     {}: {differs}\n", v.scenario);
+            out += &format!("     differs: {differs}\n");
         }
     }
-    out
+    let wrong = verdicts.iter().filter(|v| !v.differs.is_empty()).count();
+    out + &format!("{} verdicts, {wrong} not as expected\n", verdicts.len())
 }
 
 #[cfg(test)]

@@ -56,6 +56,8 @@ pub struct Played {
     pub judged_ms: i64,
     /// Time in which nothing could be said, by the guard that held.
     pub not_judged_ms: BTreeMap<Guard, i64>,
+    /// What such a guard said last, in words; for people.
+    pub because: BTreeMap<Guard, String>,
     /// Every finding, oldest first; another look is another entry.
     pub findings: Vec<Found>,
     /// Every step, oldest first.
@@ -106,6 +108,9 @@ impl Player {
             Judgement::Spared { guard, .. } | Judgement::Unjudged { guard, .. } => Some(*guard),
             Judgement::Alive { .. } | Judgement::Breaching(_) => None,
         };
+        if let Judgement::Unjudged { guard, because } = &assessment.judgement {
+            self.played.because.insert(*guard, because.clone());
+        }
         match guard {
             Some(guard) => *self.played.not_judged_ms.entry(guard).or_default() += step_ms,
             None => self.played.judged_ms += step_ms,

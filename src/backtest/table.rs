@@ -89,6 +89,10 @@ impl Header {
         let mut places = [None; COLUMNS.len()];
         for (column, unit, spellings) in COLUMNS {
             let place = spellings.iter().find_map(|s| named.iter().position(|(name, _)| name == s));
+            let again = place.and_then(|p| named[p + 1..].iter().find(|(name, _)| *name == named[p].0));
+            if let Some((name, _)) = again {
+                return Err(format!("two columns `{name}`; which of them is meant cannot be said"));
+            }
             if let Some((name, said)) =
                 place.map(|p| named[p]).filter(|(_, said)| !said.is_empty() && said != unit)
             {

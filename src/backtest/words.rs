@@ -109,7 +109,11 @@ impl Report {
         if !lacking.is_empty() {
             out += &format!("; not judged: {}", lacking.join(", "));
         }
-        out + &format!("; most asked: {}\n", asked_word(self.most()))
+        out += &format!("; most asked: {}\n", asked_word(self.most()));
+        for (guard, because) in &self.played.because {
+            out += &format!("  not judged ({}), for example: {because}\n", guard.word());
+        }
+        out
     }
 
     fn name(&self) -> String {
@@ -128,7 +132,10 @@ impl Report {
             Subject::File(_) => human_ms(since_ms),
             Subject::Job { first, .. } => WallMs(first.0 + since_ms).rfc3339(),
         };
-        let withheld = asked.withheld.as_ref().map_or(String::new(), |why| format!(" withheld: {why}"));
-        format!("  {at:<10} {:<7} {}{withheld}\n", asked.verdict.word(), asked.facts)
+        let (verdict, why) = match &asked.withheld {
+            Some(why) => (format!("{} withheld", asked.verdict), format!(" (withheld: {why})")),
+            None => (asked.verdict.to_string(), String::new()),
+        };
+        format!("  {at:<10} {verdict:<15} {}{why}\n", asked.facts)
     }
 }

@@ -113,10 +113,10 @@ fn head(out: &mut String, told: &Told) {
 }
 
 fn guards(out: &mut String, told: &Told) {
-    let _ = writeln!(out, "\n{:<15} {:<6} {:<52} limit", "guard", "holds", "saw");
+    let _ = writeln!(out, "\n{:<15} {:<6} {:<52}  limit", "guard", "holds", "saw");
     for g in &told.assessment.guards {
         let holds = if g.held { "yes" } else { "no" };
-        let _ = writeln!(out, "{:<15} {holds:<6} {:<52} {}", g.name.word(), g.saw, g.limit);
+        let _ = writeln!(out, "{:<15} {holds:<6} {:<52}  {}", g.name.word(), g.saw, g.limit);
     }
     if let Some(limits) = &told.assessment.limits {
         for adapted in &limits.adapted {
@@ -126,6 +126,10 @@ fn guards(out: &mut String, told: &Told) {
 }
 
 fn units(out: &mut String, told: &Told) {
+    if let Reading::Absent(why) = &told.history.units {
+        let _ = writeln!(out, "\nits units are not certain: {}; no sample is shown as its own", why.words());
+        return;
+    }
     let Some(newest) = told.history.ticks.last() else {
         let _ = writeln!(out, "\nno sample of this job run yet");
         return;

@@ -193,7 +193,9 @@ fn insert_samples(
     // every page of a table that has a trigger before each row, to undo that row alone.
     let blanks = blanks(sample::FIRST_READING + sample::READINGS);
     let mut insert = tx.prepare(&format!("INSERT OR FAIL INTO sample VALUES ({blanks})"))?;
-    let not_listed = Readings::absent(Absence::NotListed);
+    // A card that the driver lists and that cannot be named is one of those that are missing.
+    let unnamed = report.units.iter().find_map(|unit| unit.identity.uuid.absence());
+    let not_listed = Readings::absent(unnamed.unwrap_or(Absence::NotListed));
     let listed = report
         .units
         .iter()

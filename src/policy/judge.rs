@@ -390,11 +390,18 @@ impl<'a> Bench<'a> {
         let highest = series.ticks[series.window_start()..].iter().flat_map(|t| {
             t.units.iter().filter_map(|o| level::peak(o.sm_util, &o.sm_peak).measured().map(|p| p.get()))
         });
-        let saw = highest
-            .max()
-            .map_or("no readable utilization in the window".to_owned(), |p| format!("peak {p} %"));
-        let busy = quiet.iter().any(|s| matches!(s.ended, Ended::Work { .. })) && short;
-        self.note(Guard::Peak, saw, format!("below {} %", self.rules.thresholds.util_pct), busy);
+        let unread = quiet.iter().find_map(|s| match s.ended {
+            Ended::Unreadable(why) if !why.is_collector_fault() => Some(why),
+            _ => None,
+        });
+        let saw = match (unread.filter(|_| short), highest.max()) {
+            (Some(why), _) => format!("utilization not readable: {}", why.words()),
+            (None, Some(p)) => format!("peak {p} %"),
+            (None, None) => "no readable utilization in the window".to_owned(),
+        };
+        let busy = quiet.iter().any(|s| matches!(s.ended, Ended::Work { .. }));
+        let holds = (busy || unread.is_some()) && short;
+        self.note(Guard::Peak, saw, format!("below {} %", self.rules.thresholds.util_pct), holds);
         self.interval_notes(quiet, limits, short);
     }
 

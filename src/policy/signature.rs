@@ -265,6 +265,40 @@ impl<'a> Scene<'a> {
         })
     }
 
+    /// Why a breach is no more than `unknown`: the first doubt, in words.
+    pub fn doubts(&self, evidence: &Evidence) -> Option<String> {
+        let window = || self.window(evidence);
+        let holds = |wanted: Hold| window().any(|t| self.holds(t).any(|hold| hold == wanted));
+        let first = window().start;
+        if self.any_level(evidence, Level::Spin) {
+            return Some(match () {
+                _ if !self.active => "never seen at work before".to_owned(),
+                _ if !window().all(|t| self.is_held_by_processes(t)) => {
+                    "not on every one a process can be seen".to_owned()
+                }
+                _ if !window().all(|t| t == first || self.waits(t)) => {
+                    "power or traffic rose meanwhile, as in slow work".to_owned()
+                }
+                _ => "beside the full ones some are utilized a little".to_owned(),
+            });
+        }
+        if holds(Hold::CannotSay) {
+            return Some("neither process list nor memory says whether it is held".to_owned());
+        }
+        if holds(Hold::Held) {
+            return Some("held at some times and empty at others".to_owned());
+        }
+        if window().any(|t| t > first && self.units.iter().any(|u| self.draws_more_than_empty(t, *u))) {
+            return Some("no process, and more power than an empty card draws".to_owned());
+        }
+        Some(match self.holders() {
+            Reading::Measured(n) => {
+                format!("{n} processes that the driver does not list hold a device file open")
+            }
+            Reading::Absent(why) => format!("who holds the device files open is not known: {}", why.words()),
+        })
+    }
+
     /// Who holds the device files, as the newest run asked.
     fn holders(&self) -> Reading<u32> {
         self.series.ticks.last().map_or(Reading::Absent(Absence::NoData), |tick| tick.job.holders)

@@ -432,6 +432,9 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: 
     if let Some(adapted) = adapted {
         line += &format!("; {adapted}");
     }
+    for note in ledger.notes() {
+        tracing::warn!("{note}");
+    }
     for note in missing.iter().chain(ledger.notes()).chain(&snapshot.note) {
         line += &format!("; {note}");
     }

@@ -61,8 +61,8 @@ fn people_get_a_table_of_what_would_have_been_asked_for_and_when() {
     let look = "hung on GPU 0,1 (whole): processes resident or memory held, no compute for";
     let wanted = format!(
         "t.csv: 2 GPUs, 2 h 29 m recorded\n\
-         \x20 1 h 1 m    alert   {look} 30 m; 1.0 GPU-hours\n\
-         \x20 2 h 1 m    drain   {look} 1 h 30 m; 3.0 GPU-hours\n\
+         \x20 1 h 1 m    alert           {look} 30 m; 1.0 GPU-hours\n\
+         \x20 2 h 1 m    drain           {look} 1 h 30 m; 3.0 GPU-hours\n\
          \x20 judged 2 h 15 m (90 %); not judged: warmup 14 m; most asked: drain\n"
     );
     assert_eq!(String::from_utf8(said.stdout).unwrap(), wanted);

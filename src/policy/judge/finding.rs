@@ -81,7 +81,7 @@ impl Finding {
             Signature::Hung => "processes resident or memory held, no compute",
             Signature::Idle => "no process, memory empty, no compute",
             Signature::Starved => "little compute and never busy",
-            Signature::Unknown => "no work seen, and something needed is unreadable or unclear",
+            Signature::Unknown => "no plain work seen, and no plain waste",
         };
         let (quiet, hours) = (human_ms(self.evidence.certified_ms()), self.wasted().hours());
         let (gpus, scope) = (self.gpus_words(), self.scope.word());

@@ -1,18 +1,17 @@
 //! What was seen of a finding's units in particular, in words: which one stands out, whether the hardware complained,
-//! who holds a device file that the driver lists nobody on. Facts only; nothing is decided here.
+//! what leaves a look unknown. Facts only; nothing is decided here.
 
 use crate::model::{Field, Observation, UnitRef};
 use crate::policy::level::{self, Level};
 use crate::policy::signature::{Scene, Signature};
 use crate::policy::window::Evidence;
-use crate::reading::Reading;
 
 /// The particulars of a finding on these units, in the order of the scene's.
 pub(super) fn words(scene: &Scene, named: &[UnitRef], signature: Signature, evidence: &Evidence) -> String {
     let mut all = match signature {
         Signature::Throttled => clocks(scene, named),
         Signature::Spinning => sides(scene, named),
-        Signature::Unknown => holders(scene),
+        Signature::Unknown => scene.doubts(evidence).into_iter().collect(),
         Signature::Idle | Signature::Hung | Signature::Starved => Vec::new(),
     };
     if matches!(signature, Signature::Spinning | Signature::Hung) {
@@ -64,15 +63,6 @@ fn clocks(scene: &Scene, named: &[UnitRef]) -> Vec<String> {
         Some(format!("GPU {}: {clock} of {most}, {power} of {limit}", unit.index))
     };
     scene.units.iter().zip(named).filter_map(of).collect()
-}
-
-fn holders(scene: &Scene) -> Vec<String> {
-    match scene.series.ticks.last().map(|tick| tick.job.holders) {
-        Some(Reading::Measured(n)) if n > 0 => {
-            vec![format!("{n} processes that the driver does not list hold a device file open")]
-        }
-        _ => Vec::new(),
-    }
 }
 
 /// Whether uncorrected errors rose since the breach began; nothing where a card cannot say.
