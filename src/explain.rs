@@ -79,8 +79,8 @@ impl Answer {
                 Judgement::Breaching(_) => 0,
                 Judgement::Alive { .. } => 10,
                 Judgement::Spared { guard: Guard::Exemption, .. } => 11,
-                // Where its units are not certain, which samples are its own is not either.
-                _ if told.history.ticks.is_empty() && told.history.units.measured().is_some() => 13,
+                // Where a unit may be another job's, which samples are its own is not certain either.
+                _ if told.history.ticks.is_empty() && !told.units_are_shared() => 13,
                 Judgement::Spared { .. } | Judgement::Unjudged { .. } => 12,
             },
             Answer::Ended { .. } => 15,
@@ -88,13 +88,6 @@ impl Answer {
             Answer::Unknown => 14,
         }
     }
-}
-
-/// Whether a text can be a job id, in any form that Slurm prints.
-pub fn is_an_id(text: &str) -> bool {
-    let starts = text.starts_with(|c: char| c.is_ascii_digit() || c == 's');
-    let odd = |c: char| !(c.is_ascii_alphanumeric() || "_+".contains(c));
-    starts && text.len() <= 40 && text.contains(|c: char| c.is_ascii_digit()) && !text.contains(odd)
 }
 
 /// Explains a job by any id that Slurm prints.
@@ -240,6 +233,11 @@ fn other_run(record: &JobRecord) -> String {
 }
 
 impl Told {
+    /// Whether a unit of it may be another job's.
+    fn units_are_shared(&self) -> bool {
+        self.history.units == Reading::Absent(Absence::Shared)
+    }
+
     /// The finding, where there is one.
     pub fn finding(&self) -> Option<&Finding> {
         match &self.assessment.judgement {

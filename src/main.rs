@@ -255,11 +255,8 @@ fn in_short(errors: &[ConfigError]) -> String {
 
 fn explain_job(common: &Common, job: &str) -> u8 {
     const UNREADABLE: u8 = 17;
-    if !explain::is_an_id(job) {
-        complain(&format!(
-            "`{}` is no job id; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID",
-            job.escape_debug()
-        ));
+    if job.trim().is_empty() {
+        complain("the job id is empty; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID");
         return 2;
     }
     let Some(config) = load_or_complain(common, "nothing was explained") else {

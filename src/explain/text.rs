@@ -126,8 +126,8 @@ fn guards(out: &mut String, told: &Told) {
 }
 
 fn units(out: &mut String, told: &Told) {
-    if let Reading::Absent(why) = &told.history.units {
-        let _ = writeln!(out, "\nits units are not certain: {}; no sample is shown as its own", why.words());
+    if told.units_are_shared() {
+        let _ = writeln!(out, "\nwhose its units are is not certain; no sample is shown as its own");
         return;
     }
     let Some(newest) = told.history.ticks.last() else {

@@ -23,7 +23,9 @@ fn harmless(text: &str) -> bool {
 fn an_unknown_job_is_14_by_every_form_of_its_id() {
     let node = Node::without_driver();
     assert_eq!(node.hook("prolog", "1", &[]).status, Some(0));
-    for id in ["130", "123_4", "200+1", "s5K1KKYAYG5D00", "0", "", "123_[1-4]", "4294967296", HOSTILE] {
+    // A variable of a script that was not set.
+    assert_eq!(node.call(&["--explain", ""]).status, Some(2));
+    for id in ["130", "123_4", "200+1", "s5K1KKYAYG5D00", "0", "123_[1-4]", "4294967296", HOSTILE] {
         let told = node.call(&["--explain", id]);
         assert_eq!((told.status, told.err.as_str()), (Some(14), ""), "{id:?}");
         assert!(told.out.starts_with("job ") && told.out.contains(" is not known here"), "{told:?}");
