@@ -232,14 +232,11 @@ fn card(load: Load, gpu: usize) -> String {
   field 74 = ull 9000000000
   field 138 all = ull 9000000000 + 1000000
   field 139 all = ull 9000000000 + 1000000
+  fields = ull 0
 ",
         uuid(gpu),
         0x1a + 0x10 * gpu
     );
-    // The other counters and states: the few that move are above.
-    for id in [75, 76, 77, 78, 79, 269, 270, 271, 197, 198, 3, 4, 5, 6, 94, 142, 143, 144, 145, 230] {
-        let _ = writeln!(text, "  field {id} = ull 0");
-    }
     if load != Load::HungInstances {
         let _ = write!(text, "  nvmlDeviceGetMigMode = 0 0\n  proc compute = {pid} 74826383360\n");
         return text;
