@@ -155,7 +155,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     // Whether a job holds the whole node only a run can say, which sees the cards; here nothing escalates.
     let node_units = Reading::Absent(if gres.shares { Absence::Shared } else { Absence::NotRecorded });
     let id = run.id;
-    let everything = vec![JobAsked { run: run.clone(), units }];
+    let everything = vec![JobAsked { run: run.clone(), units, reach: None }];
     let mut history = match ledger
         .replay(
             &asked.now.boot_id,

@@ -52,7 +52,7 @@ pub use learnt::FloorRow;
 pub use outbox::{FaultRow, Letter};
 pub use prune::Keep;
 pub use questions::Question;
-pub use replay::JobAsked;
+pub use replay::{JobAsked, Reach};
 
 use crate::model::Now;
 use crate::units::{BootMs, NodeName, WallMs};

@@ -31,7 +31,7 @@ pub fn ledger(dir: &Path, config: &Config) -> Result<Vec<Report>, LedgerError> {
 /// `None` where no sample of it is left.
 fn judged(ledger: &Ledger, record: JobRecord, config: &Config) -> Result<Option<Report>, LedgerError> {
     let units = ledger.units_of(record.run.id)?;
-    let asked = JobAsked { run: record.run.clone(), units: Measured(units.clone()) };
+    let asked = JobAsked { run: record.run.clone(), units: Measured(units.clone()), reach: None };
     let mut history = ledger.replay_closed(asked, &record.boot_id)?;
     let ticks = std::mem::take(&mut history.ticks);
     let (Some(first), Some(last)) = (ticks.first(), ticks.last()) else {

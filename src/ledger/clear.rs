@@ -250,8 +250,11 @@ mod tests {
         failed.gpus = Absent(Absence::WorkerStuck);
         ledger.append(&failed).unwrap();
         let run = ledger.open_runs(BOOT).unwrap().remove(0);
-        let asked =
-            |ledger: &Ledger| JobAsked { run: run.clone(), units: Measured(ledger.units_of(a).unwrap()) };
+        let asked = |ledger: &Ledger| JobAsked {
+            run: run.clone(),
+            units: Measured(ledger.units_of(a).unwrap()),
+            reach: None,
+        };
         let jobs = vec![asked(&ledger)];
         let before = ledger.replay(BOOT, jobs, Measured(2), &mut |_| false, true).unwrap().remove(0);
         ledger.clear(job(1), None, &at(5), true, None).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn asked(ledger: &Ledger, run: JobRun) -> JobAsked {
-        JobAsked { units: Measured(ledger.units_of(run.id).unwrap()), run }
+        JobAsked { units: Measured(ledger.units_of(run.id).unwrap()), run, reach: None }
     }
 
     /// Of both jobs; read until every unit has shown at most so many percent.

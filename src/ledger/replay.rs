@@ -22,6 +22,17 @@ pub struct JobAsked {
     pub run: JobRun,
     /// Its units on this node, as the run mapped them.
     pub units: Reading<Vec<UnitRef>>,
+    /// How much of it is enough; `None`: all that can matter.
+    pub reach: Option<Reach>,
+}
+
+/// So much time between ticks suffices, holes not counted: what is older is in the open finding's own row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Time between ticks, milliseconds.
+    pub time_ms: i64,
+    /// A longer step is a hole.
+    pub gap_ms: i64,
 }
 
 /// One history as it grows, newest tick first.
@@ -36,12 +47,24 @@ struct Growing {
     /// Whether the job run is over: runs after its last tick are not its own.
     over: bool,
     ticks: Vec<Tick>,
+    /// Time between its ticks so far, holes not counted.
+    reached_ms: i64,
 }
 
 impl Growing {
     /// Whether nothing older can matter.
     fn closed(&self) -> bool {
-        self.decided.iter().all(|d| *d)
+        let far_enough = self.asked.reach.is_some_and(|reach| self.reached_ms >= reach.time_ms);
+        far_enough || self.decided.iter().all(|d| *d)
+    }
+
+    /// One more tick, older than all before.
+    fn push(&mut self, tick: Tick) {
+        if let (Some(reach), Some(after)) = (self.asked.reach, self.ticks.last()) {
+            let step_ms = after.at.since_ms(tick.at);
+            self.reached_ms += if step_ms <= reach.gap_ms { step_ms } else { 0 };
+        }
+        self.ticks.push(tick);
     }
 
     fn newest(&self) -> Option<RunId> {
@@ -160,7 +183,7 @@ fn begin(conn: &Connection, jobs: Vec<JobAsked>, over: bool) -> rusqlite::Result
         }
         // A unit that was never recorded cannot be decided: the whole history is read.
         let decided = vec![false; units.len()];
-        growing.push(Growing { asked, places, floors, decided, over, ticks: Vec::new() });
+        growing.push(Growing { asked, places, floors, decided, over, ticks: Vec::new(), reached_ms: 0 });
     }
     Ok(growing)
 }
@@ -285,7 +308,7 @@ fn open_tick(row: &Row, history: &mut Growing, jobs: &mut Statement, why: Absenc
     let run = RunId(c.get()?);
     let job =
         jobs.query_row((run.0, history.asked.run.id.0), |r| sample::job_sample(&mut Cursor::from(r, 2)));
-    history.ticks.push(Tick {
+    history.push(Tick {
         run,
         at: BootMs(c.get()?),
         wall: WallMs(c.get()?),
@@ -334,7 +357,7 @@ mod tests {
 
     fn history(ledger: &Ledger, run: JobRunId, units: Reading<Vec<UnitRef>>, full: bool) -> JobHistory {
         let run = ledger.open_runs(BOOT).unwrap().into_iter().find(|r| r.id == run).unwrap();
-        let asked = vec![JobAsked { run, units }];
+        let asked = vec![JobAsked { run, units, reach: None }];
         let busy = &mut |o: &Observation| matches!(o.sm_util, Measured(p) if p.get() >= 15);
         ledger.replay(BOOT, asked, Measured(8), busy, full).unwrap().pop().unwrap()
     }
@@ -450,7 +473,7 @@ mod tests {
             brought.append(&mut ledger);
         }
         let open = ledger.open_runs(BOOT).unwrap();
-        let asked = open.into_iter().map(|run| JobAsked { run, units: refs(0..4) }).collect();
+        let asked = open.into_iter().map(|run| JobAsked { run, units: refs(0..4), reach: None }).collect();
         let both = ledger.replay(BOOT, asked, Measured(4), &mut |_| false, false).unwrap();
         for (history, own) in both.iter().zip([[0, 1], [2, 3]]) {
             assert_eq!(minutes(history), [1, 2, 3]);

@@ -7,11 +7,11 @@ use crate::act::look::Look;
 use crate::act::{self, Deed, Desk};
 use crate::config::EnforceIn;
 use crate::explain::{self, Asked};
-use crate::ledger::{self, Closing, JobAsked, Ledger, NewAction, NewFinding, OpenDrain};
+use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, OpenDrain, Reach};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::stage::{self, Circumstances, Step};
-use crate::policy::{self, Assessment, Finding, Guard, Judgement, judge};
+use crate::policy::{self, Assessment, Finding, Guard, Judgement, Rules, Signature, judge};
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
 use std::collections::BTreeSet;
@@ -35,14 +35,16 @@ pub fn open(
 ) -> Result<(Vec<Case>, Vec<OpenDrain>), Trouble> {
     let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
     let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
-    let asked = holding.map(|run| JobAsked {
-        units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
-        run: run.clone(),
-    });
     let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
     let (histories, mut open, drains) = ledger.together(|ledger| {
+        let open = ledger.open_findings()?;
+        let asked = holding.map(|run| JobAsked {
+            units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
+            reach: reach(rules, cadence, open.iter().find(|row| row.job_run == run.id)),
+            run: run.clone(),
+        });
         let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
-        Ok((histories, ledger.open_findings()?, ledger.open_drains(setting.now)?))
+        Ok((histories, open, ledger.open_drains(setting.now)?))
     })?;
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
@@ -58,6 +60,16 @@ pub fn open(
         cases.retain(|c| still.iter().any(|j| j.id == c.history.job.id));
     }
     Ok((cases, drains))
+}
+
+/// How far back a job's history must reach: where a breach without any compute stands open, no further than the last
+/// stage asks, and two windows. Beyond that every stage is due, and since when it stands is in the finding's own row.
+fn reach(rules: &Rules, cadence: Reading<Cadence>, open: Option<&FindingRow>) -> Option<Reach> {
+    const AT_ZERO: [Signature; 2] = [Signature::Idle, Signature::Hung];
+    let limits = policy::window::limits(&rules.thresholds, *cadence.measured()?);
+    let last_ms = rules.stages.iter().map(|stage| stage.after_ms).max()?;
+    let zero = open.is_some_and(|row| AT_ZERO.iter().any(|s| s.word() == row.signature));
+    zero.then_some(Reach { time_ms: last_ms + 2 * limits.window_ms, gap_ms: limits.gap_ms })
 }
 
 impl Case {

@@ -136,7 +136,7 @@ fn ticks(ledger: &Ledger, units: u32) -> Vec<usize> {
     let name = Absent(Absence::NoData);
     let units = (0..units).map(|n| UnitRef { uuid: uuid(n), index: NvmlIndex(n), name: name.clone() });
     let units: Vec<_> = units.collect();
-    let asked = |run| JobAsked { run, units: Measured(units.clone()) };
+    let asked = |run| JobAsked { run, units: Measured(units.clone()), reach: None };
     let asked = ledger.open_runs(BOOT).unwrap().into_iter().map(asked).collect();
     let histories = ledger.replay(BOOT, asked, Measured(8), &mut |_| false, true).unwrap();
     histories.iter().map(|h| h.ticks.len()).collect()

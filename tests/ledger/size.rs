@@ -194,7 +194,7 @@ fn step_usual_run() {
     append(&mut ledger, 1, &report(8), Some(run.id), &keep(64 * MIB)).unwrap();
     let name = Absent(Absence::NoData);
     let units = (0..8).map(|n| UnitRef { uuid: uuid(n), index: NvmlIndex(n), name: name.clone() });
-    let asked = vec![JobAsked { run, units: Measured(units.collect()) }];
+    let asked = vec![JobAsked { run, units: Measured(units.collect()), reach: None }];
     ledger.replay(BOOT, asked, Measured(8), &mut |_| true, false).unwrap();
 }
 

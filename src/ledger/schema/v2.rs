@@ -280,7 +280,7 @@ mod tests {
         let ledger = opened(dir.path(), 64 << 20);
         let run = ledger.open_runs("boot-1").unwrap().remove(0);
         let units = Measured(ledger.units_of(run.id).unwrap());
-        let asked = vec![JobAsked { run, units }];
+        let asked = vec![JobAsked { run, units, reach: None }];
         let history = ledger.replay("boot-1", asked, Measured(2), &mut |_| false, true).unwrap().remove(0);
         let [old, killed, new] = &history.ticks[..] else { panic!("{:?}", history.ticks) };
         assert_eq!(killed.units, [Observation::absent(Absence::NotRecorded)]);
