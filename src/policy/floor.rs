@@ -1,8 +1,7 @@
 //! What a card draws at rest: over the window at hand, and as this node learnt it over the card's life. A floor only
 //! ever vetoes: more power than it was work.
 
-use super::interval::{self, Moment};
-use super::level::peak;
+use super::interval::{self, Moment, peak};
 use crate::model::{Observation, Rest, Tick};
 use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, Milliwatts};

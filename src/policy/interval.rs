@@ -1,9 +1,17 @@
 //! What one unit's cumulative counters say of the time between two runs: no sample sees that time, they do. A
 //! counter that went back, another driver, or a step that cannot be leave the interval unknown, never empty.
 
-use crate::model::{Field, Observation, Tick};
+use crate::model::{Field, Observation, Peak, Tick};
 use crate::reading::{Absence, Reading};
-use crate::units::{BootMs, Milliwatts};
+use crate::units::{BootMs, Milliwatts, Percent};
+
+/// The highest utilization seen by instant or ring; absent only where the instant is.
+pub fn peak(instant: Reading<Percent>, ring: &Reading<Peak>) -> Reading<Percent> {
+    instant.map(|now| match ring {
+        Reading::Measured(ring) => now.max(ring.percent),
+        Reading::Absent(_) => now,
+    })
+}
 
 /// One unit at one instant of a boot.
 #[derive(Clone, Copy)]

@@ -3,10 +3,11 @@
 
 use super::Thresholds;
 use super::floor::{self, Floors, resident, rest_of, rests, well_above, well_above_learnt};
+pub use super::interval::peak;
 use super::interval::{self, Moment};
 use crate::model::{Field, LearntFloors, Observation, Readings, Rest};
 use crate::reading::{Absence, Reading};
-use crate::units::{ClocksEventMask, Milliwatts, Percent};
+use crate::units::{ClocksEventMask, Milliwatts};
 
 /// A unit at one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +31,6 @@ pub enum Level {
 const SPIN_UTIL_PCT: u32 = 95;
 /// A spinning kernel hardly touches memory; healthy inference at low watts reads 12 to 23.
 const SPIN_MEM_PCT: u32 = 1;
-
-/// The highest utilization seen by instant or ring; absent only where the instant is.
-pub fn peak(instant: Reading<Percent>, ring: &Reading<crate::model::Peak>) -> Reading<Percent> {
-    instant.map(|now| match ring {
-        Reading::Measured(ring) => now.max(ring.percent),
-        Reading::Absent(_) => now,
-    })
-}
 
 /// Whether these readings alone prove work, whatever came before. Stricter than [`Level::Busy`]: what could still
 /// be spin-shaped proves nothing.

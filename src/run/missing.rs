@@ -31,7 +31,7 @@ pub struct Expected {
 
 /// What the configuration says, else gres.conf, which is read while a job is registered by GPU index. It counts
 /// instances as GPUs, so that beside one it says nothing.
-pub fn expected(said: Auto<u32>, gres: &Mapping, gpus: &Reading<GpuReport>) -> Option<Expected> {
+fn expected(said: Auto<u32>, gres: &Mapping, gpus: &Reading<GpuReport>) -> Option<Expected> {
     let files = |minors: &[Option<_>]| minors.iter().flatten().collect::<BTreeSet<_>>().len();
     if let Auto::Set(gpus) = said {
         return Some(Expected { gpus: gpus as usize, says: "`gpu.expected` is" });
@@ -77,8 +77,9 @@ pub fn tell(
     before: &Before,
     ledger: &mut Ledger,
 ) -> Result<Vec<String>, Trouble> {
+    let expected = expected(setting.config.gpu.expected, &snapshot.mapping, &snapshot.gpus);
     let listed = snapshot.gpus.as_ref().map(Listed::of);
-    let short = |listed: &Listed| snapshot.expected.is_some_and(|e| listed.gpus() < e.gpus);
+    let short = |listed: &Listed| expected.is_some_and(|e| listed.gpus() < e.gpus);
     let suspect = snapshot.list_changed || listed.measured().is_some_and(short) || *before != Before::Ended;
     if !suspect && run.0 % EVERY != 0 {
         return Ok(Vec::new());
@@ -86,14 +87,14 @@ pub fn tell(
     let mut open: Vec<FaultRow> = ledger.open_faults()?.into_iter().filter(|f| f.kind == KIND).collect();
     let words = |open: Vec<FaultRow>| open.into_iter().map(|fault| fault.detail);
     let Reading::Measured(listed) = listed else { return Ok(words(open).collect()) };
-    let missing = missing(&listed, &eyes.unlisted(&listed.addresses), snapshot.expected);
+    let missing = missing(&listed, &eyes.unlisted(&listed.addresses), expected);
     for (subject, detail) in &missing {
         if ledger.fault_seen(KIND, subject, detail, run, setting.now)? {
             tracing::warn!("{detail}; nothing is done about it");
         }
     }
     open.retain(|fault| !missing.iter().any(|(subject, _)| *subject == fault.subject));
-    for fault in open.extract_if(.., |fault| is_back(fault, &listed, snapshot.expected)) {
+    for fault in open.extract_if(.., |fault| is_back(fault, &listed, expected)) {
         ledger.fault_gone(fault.id, setting.now)?;
         tracing::warn!("the driver lists {} GPUs again, after: {}", listed.gpus(), fault.detail);
     }

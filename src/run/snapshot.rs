@@ -1,7 +1,6 @@
 //! What this run saw: the GPUs, the registered jobs, whose GPU is whose. A failed source is absent, never empty.
 
 use super::eyes::{Eyes, Resident};
-use super::missing::{self, Expected};
 use super::{Setting, Trouble, questions};
 use crate::config::SlurmSource;
 use crate::ledger::{JobInRun, Keep, Killed, Ledger, NewRun, ProcessFacts};
@@ -27,8 +26,8 @@ pub struct Snapshot {
     pub cadence: Reading<Cadence>,
     /// What the set-up lacks, to be said aloud.
     pub note: Option<String>,
-    /// How many GPUs this node should have, where anybody says so.
-    pub expected: Option<Expected>,
+    /// What slurmd's configuration says of the GRES indices.
+    pub mapping: Mapping,
     /// The driver lists other GPUs than the runs of this boot before.
     pub list_changed: bool,
     /// Jobs that local evidence shows here: their cgroups, and those of processes on the GPUs.
@@ -83,7 +82,7 @@ pub fn take(
         false => attribution::count(&gpus, &known, setting.config.gpu.expected, &mapping, &held),
     };
     let mut snapshot = Snapshot {
-        expected: missing::expected(setting.config.gpu.expected, &mapping, &gpus),
+        mapping,
         gpus,
         jobs,
         held,
