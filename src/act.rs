@@ -6,17 +6,17 @@ pub mod look;
 pub mod reason;
 
 use crate::ledger::{self, Ledger, LedgerError, NewAction, OpenDrain};
-use crate::model::{ActionRecord, JobId, JobRun, JobState, Now, Outcome, RunId, Verdict};
+use crate::model::{ActionRecord, JobId, JobRun, JobState, NodeStatus, Now, Outcome, RunId, Verdict};
 use crate::policy::stage::{CancelWarrant, DrainWarrant};
-use crate::slurm::{Answer, NodeStatus, Slurm};
+use crate::slurm::{Answer, Ask, Controller};
 use look::Look;
 
 /// Where a deed is done: the books, the commands, and this run.
 pub struct Desk<'a> {
     /// The books.
     pub ledger: &'a mut Ledger,
-    /// Slurm's commands for this node.
-    pub slurm: &'a Slurm,
+    /// slurmctld, asked from this node.
+    pub slurm: &'a dyn Controller,
     /// This moment.
     pub now: &'a Now,
     /// This run.
@@ -94,16 +94,16 @@ pub fn cancel(
             job,
             run: desk.run,
             signature: finding.signature.word(),
-            seen_before: &format!("job {target} running"),
+            seen_before: &format!("job {} running", target.display_id),
             reason: None,
         },
         desk.now,
     )?;
     if look.admin_comment {
-        leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
+        leave_comment(&target.display_id, &reason::comment(job, finding, desk.now), desk.slurm);
     }
     // Brake, node, GPUs and comment took their time: a requeue meanwhile makes it another run.
-    if let Err(doubt) = look::is_that_run(job, desk) {
+    if let Err(doubt) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
         let detail = format!("not asked for: {doubt}");
         desk.ledger.end_action(action, Outcome::Failed, &detail, true)?;
         return Ok(Deed::Ended(Outcome::Failed, detail));
@@ -115,20 +115,16 @@ pub fn cancel(
 }
 
 /// Says why in the job's AdminComment, unless somebody else's words stand there.
-fn leave_comment(target: &str, text: &str, slurm: &Slurm) {
-    let told = slurm.has_admin_comment(target).and_then(|there| match there {
-        true => Ok("left as it is: somebody's words stand there"),
-        false => slurm.admin_comment(target, text).map(|()| "written"),
-    });
-    match told {
+fn leave_comment(target: &str, text: &str, slurm: &dyn Controller) {
+    match slurm.set_admin_comment(target, text).map(|()| "written") {
         Ok(words) => tracing::info!(job = target, "AdminComment {words}"),
         Err(silence) => tracing::warn!(job = target, "AdminComment not written: {silence}"),
     }
 }
 
 /// Exit status 0 of scancel proves nothing: an unknown or ended job gives it too. Seen by looking.
-fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String) {
-    match (told, slurm.job(job.registration.job)) {
+fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &dyn Controller) -> (Outcome, String) {
+    match (told, slurm.job(job.registration.job, Ask::NOTHING_MORE)) {
         (_, Ok(None)) => (Outcome::Done, "Slurm no longer lists it".to_owned()),
         (_, Ok(Some(d))) if matches!(d.state, JobState::Completing | JobState::Ended) => {
             (Outcome::Done, format!("Slurm says {}", d.state.word()))
@@ -153,7 +149,7 @@ pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<O
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
             _ => None,
         },
-        Verdict::Cancel => match desk.slurm.job(job) {
+        Verdict::Cancel => match desk.slurm.job(job, Ask::NOTHING_MORE) {
             Ok(None) => Some(true),
             Ok(Some(d)) => Some(matches!(d.state, JobState::Completing | JobState::Ended)),
             Err(_) => None,

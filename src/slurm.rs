@@ -4,6 +4,7 @@
 
 pub mod cgroup;
 pub mod command;
+mod controller;
 pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;
@@ -13,7 +14,7 @@ mod show_job;
 mod squeue;
 
 pub use command::Site;
-pub use node::{NodeBase, NodeStatus};
+pub use controller::{Ask, Controller, Target};
 pub use squeue::{Listed, job_state};
 
 use crate::model::{GpuClaim, JobRun, Outcome};

@@ -4,12 +4,12 @@
 
 use super::Desk;
 use super::reason::PREFIX;
-use crate::model::{Field, GpuReport, JobDetails, JobId, JobRun, JobState, StartSource};
+use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeStatus, StartSource};
 use crate::policy::guard::{Exempt, exempt};
 use crate::policy::stage::CancelWarrant;
 use crate::policy::{Finding, Level, Rules, Signature, level};
 use crate::reading::Reading;
-use crate::slurm::{Answer, Listed, NodeStatus};
+use crate::slurm::{Answer, Ask, Listed, Target};
 
 /// Looks again.
 pub struct Look<'a> {
@@ -52,7 +52,7 @@ impl Look<'_> {
         job: &JobRun,
         warrant: &CancelWarrant,
         desk: &Desk,
-    ) -> Result<String, String> {
+    ) -> Result<Target, String> {
         let details = self.job_is_the_judged_one(job, warrant.finding(), desk)?;
         if details.is_het() {
             return Err("a component of a heterogeneous job; ending it would end the others".to_owned());
@@ -63,7 +63,8 @@ impl Look<'_> {
             return Err(format!("our drain no longer stands: the node is {node}"));
         }
         self.gpus_are_quiet(warrant.finding())?;
-        Ok(details.display_id)
+        let node = desk.ledger.node().clone();
+        Ok(Target { display_id: details.display_id, sluid: details.near.sluid, user: details.user, node })
     }
 
     fn job_is_the_judged_one(
@@ -72,27 +73,19 @@ impl Look<'_> {
         finding: &Finding,
         desk: &Desk,
     ) -> Result<JobDetails, String> {
-        let details = is_that_run(job, desk)?;
+        let ask = Ask { name: self.rules.exemptions.name_pattern.is_some(), ..Ask::NOTHING_MORE };
+        let details = is_that_run(job, ask, desk)?;
         if details.nodes != Reading::Measured(1) {
             return Err("Slurm does not say that the job runs on this node alone".to_owned());
         }
         let mut looked = job.clone();
-        looked.details = Some(self.with_name(job.registration.job, details.clone(), desk)?);
+        looked.details = Some(details.clone());
         let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
         match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(format!("exempt by {why}")),
             Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
         }
-    }
-
-    /// The name, asked for only where an exemption needs it.
-    fn with_name(&self, job: JobId, mut details: JobDetails, desk: &Desk) -> Result<JobDetails, String> {
-        if self.rules.exemptions.name_pattern.is_some() {
-            details.name =
-                Reading::Measured(told(desk.slurm.name(job, &details.display_id), "the job's name")?);
-        }
-        Ok(details)
     }
 
     fn gpus_are_quiet(&mut self, finding: &Finding) -> Result<(), String> {
@@ -133,8 +126,8 @@ impl Look<'_> {
 }
 
 /// Slurm says that this very job run is RUNNING now.
-pub fn is_that_run(job: &JobRun, desk: &Desk) -> Result<JobDetails, String> {
-    let details = match told(desk.slurm.job(job.registration.job), "the job")? {
+pub fn is_that_run(job: &JobRun, ask: Ask, desk: &Desk) -> Result<JobDetails, String> {
+    let details = match told(desk.slurm.job(job.registration.job, ask), "the job")? {
         Some(Listed { details: Some(details), .. }) => details,
         Some(Listed { state, .. }) => {
             return Err(format!("Slurm says the job is {}", state.word()));

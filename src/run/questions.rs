@@ -5,7 +5,7 @@ use super::{Setting, Trouble};
 use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
 use crate::reading::{Absence, Reading};
-use crate::slurm::Listed;
+use crate::slurm::{Ask, Listed};
 use crate::units::{BootMs, WallMs};
 
 /// Jobs asked about in one run; others wait for the next.
@@ -43,7 +43,7 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
 
 /// The registration of a job as Slurm tells it: running here, with its GPUs.
 fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
-    let listed = setting.slurm.job(job).map_err(|silence| silence.to_string())?;
+    let listed = setting.slurm.job(job, Ask::NOTHING_MORE).map_err(|silence| silence.to_string())?;
     let Some(Listed { uid, details: Some(details), .. }) = listed else {
         return Err("Slurm does not say that it runs".to_owned());
     };
@@ -149,15 +149,12 @@ pub fn ended(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<Opt
 
 fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
     let id = job.registration.job;
-    let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {
+    let ask = Ask { name: setting.config.rules.exemptions.name_pattern.is_some(), ..Ask::NOTHING_MORE };
+    let mut details = match setting.slurm.job(id, ask).map_err(|silence| silence.to_string())? {
         Some(Listed { details: Some(details), .. }) => details,
         Some(Listed { state, .. }) => over(job, state),
         None => over(job, JobState::Ended),
     };
-    if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running {
-        let name = setting.slurm.name(id, &details.display_id);
-        details.name = name.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
-    }
     if details.state == JobState::Running && setting.slurm.gres(std::slice::from_ref(job)).shares {
         let shares = setting.slurm.holds_shares(id, &details.display_id);
         details.shares = shares.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
@@ -181,5 +178,6 @@ pub fn over(job: &JobRun, state: JobState) -> JobDetails {
         nodes: r.nodes,
         node_list: r.node_list.clone(),
         shares: Reading::Absent(Absence::NotAsked),
+        near: NearDeed::absent(Absence::NotAsked),
     }
 }

@@ -10,7 +10,6 @@ use crate::ledger::{Ledger, OpenDrain};
 use crate::model::*;
 use crate::policy::Judgement;
 use crate::reading::Reading;
-use crate::slurm::NodeStatus;
 
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;

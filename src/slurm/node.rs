@@ -3,79 +3,11 @@
 
 use super::command::Program;
 use super::{Answer, NoAnswer, Slurm, misread};
-use std::fmt;
+use crate::model::{NodeBase, NodeRow, NodeStatus};
+use crate::units::NodeName;
 
 /// Full length, separator behind the state, Reason last. One REQUEST_NODE_INFO_SINGLE at the controller.
 const FIELDS: &str = "StateComplete:|,Reason:";
-/// Beside these a node counts as plain: our concern itself, and the scheduler's note that a job is to start
-/// here later (in 22.05 it sticks to idle nodes).
-const HARMLESS: [&str; 2] = ["drain", "planned"];
-
-/// A node's state without its flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeBase {
-    /// No job.
-    Idle,
-    /// Some CPUs taken.
-    Mixed,
-    /// All CPUs taken.
-    Allocated,
-    /// Any other word: nothing is done on such a node.
-    Other(String),
-}
-
-/// What Slurm says of this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// The state.
-    pub base: NodeBase,
-    /// Its flags, lower case, in Slurm's order: `drain`, `completing`, `not_responding`, ...
-    pub flags: Vec<String>,
-    /// The Reason, byte for byte, where there is one. It proves no drain: 24.11 keeps it after UNDRAIN for as
-    /// long as the node has not answered (measured).
-    pub reason: Option<String>,
-}
-
-impl NodeStatus {
-    /// Drained or draining, by whomever.
-    pub fn drained(&self) -> bool {
-        self.flags.iter().any(|flag| flag == "drain")
-    }
-
-    /// IDLE, MIXED or ALLOCATED and nothing beside but DRAIN: no power, reboot, maintenance or reservation
-    /// word, no job completing, and it responds.
-    pub fn plain(&self) -> bool {
-        !matches!(self.base, NodeBase::Other(_))
-            && self.flags.iter().all(|flag| HARMLESS.contains(&flag.as_str()))
-    }
-}
-
-impl NodeStatus {
-    /// Drained with exactly this reason: byte for byte ours.
-    pub fn drained_as(&self, reason: &str) -> bool {
-        self.drained() && self.reason.as_deref() == Some(reason)
-    }
-}
-
-impl fmt::Display for NodeStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = match &self.base {
-            NodeBase::Idle => "idle",
-            NodeBase::Mixed => "mixed",
-            NodeBase::Allocated => "allocated",
-            NodeBase::Other(word) => word,
-        };
-        f.write_str(base)?;
-        for flag in &self.flags {
-            write!(f, "+{flag}")?;
-        }
-        match &self.reason {
-            Some(reason) => write!(f, " (reason `{}`)", reason.escape_debug()),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
@@ -86,6 +18,20 @@ impl Slurm {
             return Err(NoAnswer::UnknownNode(self.node.clone()));
         }
         parse(&text).map_err(|why| misread(Program::Sinfo, why))
+    }
+}
+
+impl Slurm {
+    /// These nodes; one that Slurm does not list is left out.
+    pub fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
+        let mut rows = self.survey()?;
+        rows.retain(|row| names.contains(&row.name));
+        Ok(rows)
+    }
+
+    /// Every node of the cluster.
+    pub fn survey(&self) -> Answer<Vec<NodeRow>> {
+        Err(misread(Program::Sinfo, "not asked"))
     }
 }
 

@@ -3,7 +3,7 @@
 //! undo what somebody else did. Who may call these is decided elsewhere, by warrant.
 
 use super::command::Program;
-use super::{Answer, NoAnswer, Slurm, misread};
+use super::{Answer, NoAnswer, Slurm, Target, misread};
 
 /// The cluster-wide brake: a reservation of this name stops every node's actions.
 const BRAKE: &str = "gpu-reaper-stop";
@@ -27,13 +27,25 @@ impl Slurm {
     /// Cancels one job, by the id that people know it by: an array's leader id would end the whole array.
     /// Only while it is RUNNING: a requeued one that waits is left alone. `Ok` proves nothing: scancel ends well
     /// for a job that it does not know (measured).
-    pub fn cancel(&self, display_id: &str) -> Answer<()> {
-        let id = exact_id(Program::Scancel, display_id)?;
+    pub fn cancel(&self, target: &Target) -> Answer<()> {
+        let id = exact_id(Program::Scancel, &target.display_id)?;
         self.change(Program::Scancel, &["--state=RUNNING", id])
     }
 
+    /// Puts a batch job back into the queue.
+    pub fn requeue(&self, target: &Target) -> Answer<()> {
+        let id = exact_id(Program::Scontrol, &target.display_id)?;
+        self.change(Program::Scontrol, &["requeue", id])
+    }
+
+    /// Signals a job's steps and its batch script.
+    pub fn signal(&self, target: &Target, signal: &str) -> Answer<()> {
+        let id = exact_id(Program::Scancel, &target.display_id)?;
+        self.change(Program::Scancel, &["--state=RUNNING", "--full", "--signal", signal, id])
+    }
+
     /// Writes the job's AdminComment, replacing one that is there.
-    pub fn admin_comment(&self, display_id: &str, text: &str) -> Answer<()> {
+    pub fn set_admin_comment(&self, display_id: &str, text: &str) -> Answer<()> {
         let id = format!("JobId={}", exact_id(Program::Scontrol, display_id)?);
         let comment = format!("AdminComment={}", plain_text(Program::Scontrol, text)?);
         self.change(Program::Scontrol, &["update", &id, &comment])

@@ -3,8 +3,8 @@
 //! a skipped one would turn a job's processes into strangers.
 
 use super::command::Program;
-use super::{Answer, NoAnswer, Slurm, misread};
-use crate::model::{JobDetails, JobId, JobState};
+use super::{Answer, Ask, NoAnswer, Slurm, misread};
+use crate::model::{JobDetails, JobId, JobState, NearDeed};
 use crate::reading::{Absence, Reading};
 
 /// `type:suffix` prints a field at its full length and then the suffix (22.05 on); a width would cut it.
@@ -32,8 +32,19 @@ pub struct Listed {
 }
 
 impl Slurm {
-    /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller.
-    pub fn job(&self, job: JobId) -> Answer<Option<Listed>> {
+    /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller, and one for each
+    /// thing more that is asked.
+    pub fn job(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
+        let mut listed = self.listed(job)?;
+        if let Some(details) = listed.as_mut().and_then(|l| l.details.as_mut())
+            && ask.name
+        {
+            details.name = Reading::Measured(self.name(job, &details.display_id)?);
+        }
+        Ok(listed)
+    }
+
+    fn listed(&self, job: JobId) -> Answer<Option<Listed>> {
         let id = job.to_string();
         match self.squeue(&["-j", &id, "-O", WITH_ACCOUNT]) {
             // An array's leader id brings all its tasks (measured): only the raw id tells which is meant.
@@ -146,6 +157,7 @@ fn parse_row(line: &str, fields: usize) -> Option<Listed> {
         nodes: Reading::Measured(nodes),
         node_list: word(f[5]),
         shares: Reading::Absent(Absence::NotAsked),
+        near: NearDeed::absent(Absence::NotAsked),
     });
     Some(Listed { job, uid, state, details })
 }
