@@ -92,26 +92,24 @@ impl Signature {
             ),
             Signature::Spinning => (
                 "utilization, memory-controller utilization, power, process list or memory, PCIe and NVLink bytes",
-                "every unit below 1 % or spin-shaped (95 % or more, memory controller at 1 % or less, below 0.4 of \
+                "every unit zero or spin-shaped (95 % or more, memory controller at 1 % or less, below 0.4 of \
                  the power limit) and one of them spin-shaped; held by a process each; active earlier; power \
                  steady; traffic flat where it can be read",
                 "drain; `signatures.spinning` says otherwise",
             ),
             Signature::Idle => (
-                "utilization, process list, memory, holders of the device file, power",
-                "every unit below 1 %, no process, memory and power at the card's empty level, device file not open",
+                "utilization, memory-controller utilization, process list, memory, holders of the device file, power",
+                "every unit zero, no process, memory and power at the card's empty level, device file not open",
                 "cancel",
             ),
             Signature::Hung => (
-                "utilization, process list or memory",
-                "every unit below 1 %, processes resident or memory held",
+                "utilization, memory-controller utilization, process list or memory",
+                "every unit zero, and held at every sample by processes or memory",
                 "cancel",
             ),
-            Signature::Starved => (
-                "utilization",
-                "any unit between 1 % and `util_pct`, none at or above it, none spin-shaped",
-                "alert",
-            ),
+            Signature::Starved => {
+                ("utilization", "any unit above zero, none at `util_pct` or above, none spin-shaped", "alert")
+            }
             Signature::Unknown => ("any", "breaching, none of the above, or an input is absent", "alert"),
         };
         Rule { inputs, breaches_if, most }
