@@ -6,7 +6,7 @@ pub mod text;
 
 use crate::config::Config;
 use crate::ledger::{
-    CaseFile, Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
+    CaseFile, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
 };
 use crate::model::*;
 use crate::place::Place;
@@ -261,13 +261,13 @@ impl Told {
 
     /// The two guards of acting: what the mode allows, and the rungs below a cancel.
     fn add_stage_guards(&mut self, asked: &Asked) {
-        let observe = asked.config.mode().permit().is_none();
+        let observe = !asked.config.mode().enforces();
         let saw = if observe { "mode is observe" } else { "mode is enforce" };
-        let done = |verdict| {
-            let runs = self.actions.iter().filter(|a| a.verdict == verdict && a.outcome == Outcome::Done);
-            runs.map(|a| format!("{verdict} in run {}", a.run.0)).next_back()
+        let done = |deed: Deed| {
+            let runs = self.actions.iter().filter(|a| a.deed == deed && a.outcome == Outcome::Done);
+            runs.map(|a| format!("{} in run {}", deed.word(), a.run.0)).next_back()
         };
-        let rungs = [done(Verdict::Alert), done(Verdict::Drain)];
+        let rungs = [done(Deed::Alert), done(Deed::Drain)];
         let both = rungs.iter().all(Option::is_some);
         let rungs: Vec<String> = rungs.into_iter().flatten().collect();
         let rungs =
@@ -291,11 +291,11 @@ pub fn done_words(actions: &[ActionRecord]) -> Vec<String> {
     let mut words = Vec::new();
     for action in actions {
         match action.outcome {
-            Outcome::Done => words.push(action.verdict.word().to_owned()),
+            Outcome::Done => words.push(action.deed.word().to_owned()),
             Outcome::Lifted if action.detail.starts_with("released by us") => {
-                words.extend([action.verdict.word().to_owned(), "release".to_owned()]);
+                words.extend([action.deed.word().to_owned(), "release".to_owned()]);
             }
-            Outcome::Lifted => words.push(action.verdict.word().to_owned()),
+            Outcome::Lifted => words.push(action.deed.word().to_owned()),
             Outcome::Begun | Outcome::Failed | Outcome::Unknown => {}
         }
     }
