@@ -5,8 +5,7 @@ use super::table::Check;
 use super::tree::{self, Node};
 
 /// Each key, and what it does not do. A test holds that no code outside of `config` reads one.
-pub const NOT_YET: [(&str, &str); 7] = [
-    ("act.release_orphans", "releases nothing: a drain that the ledger does not know stays"),
+pub const NOT_YET: [(&str, &str); 6] = [
     ("act.notify_job", "tells no job"),
     ("limits.max_drained_fraction", "limits nothing"),
     ("limits.max_drained_nodes", "limits nothing"),

@@ -13,6 +13,7 @@ mod journal;
 mod ladder;
 mod looks;
 mod readings;
+mod release;
 mod runs;
 mod slurm;
 
