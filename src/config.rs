@@ -15,7 +15,6 @@ mod cross;
 mod effective;
 mod file;
 mod not_yet;
-mod quantity;
 mod schema;
 mod table;
 mod tree;
@@ -160,8 +159,6 @@ pub struct Config {
     pub act: Act,
     /// `limits:`
     pub limits: Limits,
-    /// The most that a job's own comment may exempt it for; `None`: comments are not asked.
-    pub job_comment: Option<Duration>,
     /// `history:`
     pub history: History,
     /// `epilog:`
@@ -314,7 +311,7 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
 ///
 /// Anything else, a bare number too.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    quantity::duration(text).ok_or("expected a duration like 60s, 30m or 1h30m".to_owned())
+    crate::units::quantity::duration(text).ok_or("expected a duration like 60s, 30m or 1h30m".to_owned())
 }
 
 /// The commented default file. It says exactly what [`defaults`] answers.
@@ -349,7 +346,6 @@ pub fn defaults() -> Config {
             spread: Duration::from_secs(600),
             max_actions_per_hour: 4,
         },
-        job_comment: None,
         history: History {
             keep: Duration::from_secs(DAY),
             archive: Duration::from_secs(14 * DAY),

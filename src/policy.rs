@@ -60,6 +60,9 @@ pub struct Exemptions {
     pub max_gpus: Option<u32>,
     /// An exemption holds only up to this age of the job run, milliseconds.
     pub max_age_ms: Option<i64>,
+    /// The most that a job's own comment may exempt it for, milliseconds from its start; `None`: comments are not
+    /// asked and exempt nobody.
+    pub job_comment_ms: Option<i64>,
 }
 
 /// What the rules are given besides a history: the configuration's part of the law.
@@ -83,6 +86,7 @@ pub mod guard;
 mod host_activity;
 pub mod interval;
 pub mod judge;
+pub mod keep;
 pub mod level;
 pub mod signature;
 pub mod stage;

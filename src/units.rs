@@ -1,6 +1,8 @@
 //! The words of quantity: each unit and each kind of name is a type of its own, so that no bare number
 //! crosses a floor. Nothing here knows where a value came from or what it is for.
 
+pub mod quantity;
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -79,6 +81,11 @@ impl WallMs {
             Some(at) => at.format("%Y-%m-%dT%H:%M:%SZ").to_string(),
             None => format!("@{}ms", self.0),
         }
+    }
+
+    /// Reads RFC 3339 back: a date, a time and a zone. A time without a zone is nobody's.
+    pub fn parse(text: &str) -> Option<WallMs> {
+        chrono::DateTime::parse_from_rfc3339(text).ok().map(|at| WallMs(at.timestamp_millis()))
     }
 }
 

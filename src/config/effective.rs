@@ -2,12 +2,12 @@
 //! is itself a configuration file that means the same. Keys that are parsed and ignored have no effect and
 //! are not shown.
 
-use super::quantity::{duration_text, size_text};
 use super::tree;
 use super::{Config, GpuSourceKind, Release, SlurmSource};
 use crate::mode::Mode;
 use crate::model::Gpm;
 use crate::policy::Auto;
+use crate::units::quantity::{duration_text, size_text};
 use std::path::Path;
 use std::time::Duration;
 
@@ -126,6 +126,7 @@ fn exemptions(config: &Config) -> Vec<Row> {
         ("exemptions.name_pattern", maybe(&e.name_pattern, |p| quoted(p.as_str()))),
         ("exemptions.max_gpus", maybe(&e.max_gpus, u32::to_string)),
         ("exemptions.max_age", maybe(&e.max_age_ms, millis)),
+        ("exemptions.job_comment", maybe(&e.job_comment_ms, millis)),
     ]
 }
 

@@ -1,7 +1,6 @@
 //! The keys: what each may say and what it means. One function a section, each key named once: what an error
 //! calls allowed is what is read here. Compares no two sections: that is `cross`.
 
-use super::quantity::LONGEST;
 use super::table::Table;
 use super::tree::Value;
 use super::values::*;
@@ -11,6 +10,7 @@ use super::{
 use crate::mode::Mode;
 use crate::model::{Gpm, Verdict};
 use crate::policy::{Exemptions, Rules, Stage, Thresholds};
+use crate::units::quantity::LONGEST;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let spinning = signatures(t.table("signatures"), d.rules.spinning);
     let (act, drain_shared) = act(t.table("act"), d.act, d.rules.drain_shared);
     let limits = limits(t.table("limits"), d.limits);
-    let (exemptions, job_comment) = exemptions(t.table("exemptions"), d.rules.exemptions);
+    let exemptions = exemptions(t.table("exemptions"), d.rules.exemptions);
     let history = history(t.table("history"), d.history);
     faults(t.table("faults"));
     let epilog = epilog(t.table("epilog"), d.epilog);
@@ -57,21 +57,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     daemon(&mut t);
     t.finish();
     let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared };
-    Config {
-        mode,
-        enforce_in,
-        state_dir,
-        deadline,
-        gpu,
-        slurm,
-        rules,
-        act,
-        limits,
-        job_comment,
-        history,
-        epilog,
-        ..d
-    }
+    Config { mode, enforce_in, state_dir, deadline, gpu, slurm, rules, act, limits, history, epilog, ..d }
 }
 
 fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
@@ -209,7 +195,7 @@ fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
     limits
 }
 
-fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Duration>) {
+fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> Exemptions {
     let exemptions = Exemptions {
         users: t.read("users", d.users, list(name)),
         accounts: t.read("accounts", d.accounts, list(name)),
@@ -218,10 +204,10 @@ fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Durati
         name_pattern: t.read("name_pattern", d.name_pattern, maybe(pattern)),
         max_gpus: t.read("max_gpus", d.max_gpus, maybe(whole(1..=1_000_000))),
         max_age_ms: t.read("max_age", d.max_age_ms, maybe(millis(SECOND..=LONGEST))),
+        job_comment_ms: t.read("job_comment", d.job_comment_ms, maybe(millis(SECOND..=LONGEST))),
     };
-    let job_comment = t.read("job_comment", None, maybe(duration(SECOND..=LONGEST)));
     t.finish();
-    (exemptions, job_comment)
+    exemptions
 }
 
 fn history(mut t: Table<'_, '_>, d: History) -> History {

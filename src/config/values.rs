@@ -1,9 +1,9 @@
 //! Readers of single values: each says what it found and what is allowed. None converts: a number is no text,
 //! a text is no number, null is neither, and a number without a unit is no duration.
 
-use super::quantity;
 use super::tree::{Node, Value};
 use crate::policy::Auto;
+use crate::units::quantity;
 use regex_lite::{Regex, RegexBuilder};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 mod cadences;
 mod doubts;
+mod exemptions;
 mod signatures;
 
 const MINUTE: i64 = 60_000;
