@@ -5,7 +5,7 @@
 use super::Desk;
 use super::reason::PREFIX;
 use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeStatus, StartSource};
-use crate::policy::guard::{Exempt, exempt};
+use crate::policy::guard::{Exempt, configured, decide};
 use crate::policy::stage::CancelWarrant;
 use crate::policy::{Finding, Level, Rules, Signature, level};
 use crate::reading::Reading;
@@ -81,7 +81,8 @@ impl Look<'_> {
         let mut looked = job.clone();
         looked.details = Some(details.clone());
         let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
-        match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
+        let gpus = finding.units.len() as u32;
+        match decide(&configured(&self.rules.exemptions, &looked, gpus, age_ms)) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(format!("exempt by {why}")),
             Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),

@@ -132,11 +132,6 @@ pub fn exempt_before_deed(rules: &Exemptions, job: &JobRun, gpus: u32, now: &Now
     decide(&looked)
 }
 
-/// Whether the configuration alone leaves this job run alone.
-pub fn exempt(rules: &Exemptions, job: &JobRun, gpus: u32, age_ms: i64) -> Exempt {
-    decide(&configured(rules, job, gpus, age_ms))
-}
-
 /// One that holds is enough; else one that is not known is a doubt.
 pub fn decide(looked: &[Looked]) -> Exempt {
     let rank = |says: &&Exempt| match says {
