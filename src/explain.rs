@@ -1,8 +1,9 @@
 //! `--explain JOBID`: why a job is or is not judged. It judges again from the ledger with the very functions that
-//! decide, so it cannot disagree with them; it asks Slurm nothing and changes nothing.
+//! decide, so it cannot disagree with them, and changes nothing. Slurm is asked one thing, and only by [`written`].
 
 pub mod json;
 pub mod text;
+pub mod written;
 
 use crate::config::Config;
 use crate::ledger::{
