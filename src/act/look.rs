@@ -69,7 +69,9 @@ impl Look<'_> {
         let row = rows.iter().find(|row| row.name == *me);
         let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
         if node.drained() {
-            return Err(format!("the node is already drained by somebody else: {node}").into());
+            let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
+            let whose = if ours { "by us, for something else" } else { "by somebody else" };
+            return Err(format!("the node is already drained {whose}: {node}").into());
         }
         if !node.plain() {
             return Err(format!("the node is {node}").into());
