@@ -1,8 +1,9 @@
 //! `--explain JOBID`: why a job is or is not judged. It judges again from the ledger with the very functions that
-//! decide, so it cannot disagree with them; it asks Slurm nothing and changes nothing.
+//! decide, so it cannot disagree with them, and changes nothing. Slurm is asked one thing, and only by [`written`].
 
 pub mod json;
 pub mod text;
+pub mod written;
 
 use crate::config::Config;
 use crate::ledger::{
@@ -10,6 +11,7 @@ use crate::ledger::{
 };
 use crate::model::*;
 use crate::place::Place;
+use crate::policy::slot::Slot;
 use crate::policy::stage::{self, Next};
 use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge};
 use crate::reading::{Absence, Reading};
@@ -183,7 +185,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         history,
         assessment,
     };
-    told.next = told.finding().and_then(|f| stage::next(f, &rules.stages));
+    told.next = told.finding().and_then(|f| told.due(f, asked).or(stage::next(f, &rules.stages)));
     told.add_stage_guards(asked);
     Ok(told)
 }
@@ -257,6 +259,23 @@ impl Told {
             Judgement::Spared { guard, .. } | Judgement::Unjudged { guard, .. } => Some(*guard),
             _ => None,
         }
+    }
+
+    /// The deed that is due and only waits for this node's moment.
+    fn due(&self, finding: &Finding, asked: &Asked) -> Option<Next> {
+        let config = asked.config;
+        let done = |deed: Deed| self.actions.iter().any(|a| a.deed == deed && a.outcome == Outcome::Done);
+        let due = stage::due(finding, &config.rules.stages)?.min(finding.cap);
+        let verdict = match due {
+            Verdict::Alert => return None,
+            Verdict::Drain | Verdict::Cancel if !done(Deed::Drain) => Verdict::Drain,
+            Verdict::Cancel if !done(Deed::Cancel) && !done(Deed::Requeue) => Verdict::Cancel,
+            Verdict::Drain | Verdict::Cancel => return None,
+        };
+        let spread_ms = config.limits.spread.as_millis() as i64;
+        let slot = Slot::of(&asked.place.node, self.history.job.registration.job, spread_ms);
+        let in_ms = slot.next_in_ms(asked.now.boot);
+        (config.mode().enforces() && done(Deed::Alert)).then_some(Next { verdict, in_ms })
     }
 
     /// The two guards of acting: what the mode allows, and the rungs below a cancel.

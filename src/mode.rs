@@ -1,9 +1,8 @@
 //! Observe or enforce. The permit to hurt is made here and nowhere else, for one job run.
 
 use crate::model::{JobRun, JobRunId};
-use crate::policy::slot;
 use crate::reading::Reading;
-use crate::units::NodeName;
+use crate::units::{NodeName, hash};
 use serde::{Deserialize, Serialize};
 
 /// What the configuration allows.
@@ -99,7 +98,7 @@ impl Mode {
                 return Err(NoPermit::Outside(format!("`enforce_in.{key}` does not name this job's")));
             }
         }
-        let place = f64::from(slot::hash(node.as_str())) / f64::from(u32::MAX);
+        let place = f64::from(hash(node.as_str())) / f64::from(u32::MAX);
         match place > narrow.node_share {
             true => {
                 let share = narrow.node_share;

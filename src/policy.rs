@@ -98,6 +98,7 @@ pub mod guard;
 mod host_activity;
 pub mod interval;
 pub mod judge;
+pub mod keep;
 pub mod level;
 pub mod nodes;
 pub mod reason;

@@ -202,6 +202,11 @@ name!(
     |t| plain(t, b"._-", 255) && !t.starts_with(['.', '-'])
 );
 
+/// A number that differs by name: FNV-1a.
+pub fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
 impl NodeName {
     /// For a story that no node of a cluster plays in.
     pub fn nowhere() -> NodeName {

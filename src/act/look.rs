@@ -6,7 +6,7 @@ use super::{Desk, Doubt};
 use crate::ledger::OpenDrain;
 use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeRow, NodeStatus, StartSource};
 use crate::policy::cap::{Cap, Census};
-use crate::policy::guard::{Exempt, exempt};
+use crate::policy::guard::{Exempt, exempt_before_deed};
 use crate::policy::nodes::{self, Nodes};
 use crate::policy::reason::{PREFIX, RunKey};
 use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
@@ -69,7 +69,9 @@ impl Look<'_> {
         let row = rows.iter().find(|row| row.name == *me);
         let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
         if node.drained() {
-            return Err(format!("the node is already drained by somebody else: {node}").into());
+            let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
+            let whose = if ours { "by us, for something else" } else { "by somebody else" };
+            return Err(format!("the node is already drained {whose}: {node}").into());
         }
         if !node.plain() {
             return Err(format!("the node is {node}").into());
@@ -175,9 +177,9 @@ impl Look<'_> {
         never_suspended(&details, finding)?;
         let mut looked = job.clone();
         looked.details = Some(details.clone());
-        let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
+        let gpus = job.registration.gpus.len() as u32;
         let exempted = |because| Doubt { guard: Some(Guard::Exemption), because, of_limit: false };
-        match exempt(exemptions, &looked, finding.units.len() as u32, age_ms) {
+        match exempt_before_deed(exemptions, &looked, gpus, desk.now) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(exempted(format!("exempt by {why}"))),
             Exempt::CannotSay(why) => Err(exempted(format!("whether it is exempt cannot be said: {why}"))),

@@ -111,7 +111,12 @@ fn acting(config: &Config) -> Vec<Row> {
     vec![
         ("act.drain_shared", config.rules.drain_shared.to_string()),
         ("act.release", release.to_owned()),
+        ("act.terminate", if act.requeue { "requeue" } else { "cancel" }.to_owned()),
         ("act.admin_comment", act.admin_comment.to_string()),
+        ("act.warn", maybe(&config.rules.warn, |w| format!("{}@{}", w.signal, millis(&w.ahead_ms)))),
+        ("limits.max_drained_fraction", limits.max_drained_fraction.to_string()),
+        ("limits.max_drained_nodes", maybe(&limits.max_drained_nodes, u32::to_string)),
+        ("limits.spread", duration_text(limits.spread)),
         ("limits.max_actions_per_hour", limits.max_actions_per_hour.to_string()),
     ]
 }

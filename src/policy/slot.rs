@@ -4,12 +4,7 @@
 //! a brake let go and a slurmctld that is back bring no two nodes to the same instant either.
 
 use crate::model::JobId;
-use crate::units::{BootMs, NodeName};
-
-/// A number that differs by name: FNV-1a.
-pub fn hash(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
-}
+use crate::units::{BootMs, NodeName, hash};
 
 /// The cut of one node and job run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 mod cadences;
 mod doubts;
+mod exemptions;
 mod ladder;
 mod signatures;
 

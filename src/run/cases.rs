@@ -267,6 +267,14 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
+        // Of a job on several nodes the first one tells people, once.
+        if let Ok(nodes) = nodes_of(self.job(), &setting.place.node)
+            && !nodes.is_first()
+        {
+            let (job, first) = (self.job().shown_id(), nodes.first());
+            tracing::info!(job, "job {job}: {}; node {first} tells of it", self.words());
+            return Ok(ledger.end_action(action, Outcome::Done, &format!("told by node {first}"), false)?);
+        }
         let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
@@ -331,12 +339,7 @@ impl Case {
             Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, &job, &mut look, &mut desk)?),
             Step::Warn(all) => (Deed::Warn, act::warn(all, signal, &job, &mut look, &mut desk)?),
             Step::Cancel(all) => (Deed::Cancel, act::cancel(all, terminate, &job, &mut look, &mut desk)?),
-            Step::Reconcile(action) => {
-                let found = act::reconcile(&action, job.registration.job, &mut desk)?;
-                let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
-                tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.deed.word());
-                return Ok(());
-            }
+            Step::Reconcile(action) => return self.reconcile(setting, &action, &mut desk),
             Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => return Ok(()),
         };
         match ending {
@@ -348,6 +351,28 @@ impl Case {
             }
             Ending::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
         }
+    }
+
+    /// Finds out how an earlier deed ended; asked again ever more rarely while Slurm does not say.
+    fn reconcile(&self, setting: &Setting, action: &ActionRecord, desk: &mut Desk) -> Result<(), Trouble> {
+        let subject = format!("outcome {}", action.id);
+        if !setting.may_ask() || !desk.ledger.ask_allowed(&subject, setting.now)? {
+            return Ok(());
+        }
+        let (job, deed) = (self.job().shown_id(), action.deed.word());
+        match act::reconcile(action, self.job().registration.job, desk)? {
+            Some(outcome) => {
+                let outcome = format!("{outcome:?}").to_lowercase();
+                tracing::warn!(
+                    job,
+                    verdict = deed,
+                    outcome,
+                    "job {job}: the earlier {deed} is {outcome}, by looking"
+                );
+            }
+            None => desk.ledger.unanswered(&subject, setting.now)?,
+        }
+        Ok(())
     }
 
     fn tell_deed(

@@ -4,10 +4,9 @@
 use super::{Setting, Trouble};
 use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
-use crate::policy::slot;
 use crate::reading::{Absence, Reading};
 use crate::slurm::{Ask, Listed};
-use crate::units::{BootMs, WallMs};
+use crate::units::{BootMs, WallMs, hash};
 
 /// Jobs asked about in one run; others wait for the next.
 const DISCOVERIES_A_RUN: usize = 2;
@@ -79,7 +78,7 @@ fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
 /// Every job that Slurm sees running here, at most every 15 minutes, at a moment that differs by node name.
 pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Trouble> {
     const SUBJECT: &str = "list";
-    let offset_ms = i64::from(slot::hash(setting.place.node.as_str())) % LIST_EVERY_MS;
+    let offset_ms = i64::from(hash(setting.place.node.as_str())) % LIST_EVERY_MS;
     let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
     let due = match ledger.question(SUBJECT, setting.now)? {
         Question::Ask => true,

@@ -102,6 +102,9 @@ pub struct Job {
     /// Number of nodes.
     #[serde(default = "one")]
     pub nodes: u32,
+    /// Their list as Slurm writes it; this node is `n1`.
+    #[serde(default = "n1")]
+    pub node_list: String,
     /// The id as Slurm shows it, for array tasks and components.
     #[serde(default)]
     pub shown_as: Option<String>,
@@ -125,6 +128,14 @@ fn h100() -> String {
 fn train() -> String {
     "train".to_owned()
 }
+fn n1() -> String {
+    "n1".to_owned()
+}
+
+fn no_reason() -> String {
+    "none".to_owned()
+}
+
 fn one() -> u32 {
     1
 }
@@ -253,6 +264,20 @@ pub struct SlurmEvent {
     /// The reservation `gpu-reaper-stop` is made (true) or deleted.
     #[serde(default)]
     pub brake: Option<bool>,
+    /// Other nodes: their complete state, and their Reason, set at this moment.
+    #[serde(default)]
+    pub other_nodes: BTreeMap<String, OtherNode>,
+}
+
+/// Another node of the cluster.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherNode {
+    /// Its complete state, as sinfo writes it.
+    pub state: String,
+    /// Its Reason.
+    #[serde(default = "no_reason")]
+    pub reason: String,
 }
 
 /// What must have come of it at the end.

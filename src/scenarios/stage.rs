@@ -91,7 +91,7 @@ impl<'a> Stage<'a> {
     pub fn set(scenario: &'a Scenario) -> Result<Stage<'a>, String> {
         let folder = Folder::new()?;
         let (bin, cluster) = (folder.0.join("bin"), folder.0.join("cluster"));
-        for dir in [&bin, &cluster, &cluster.join("jobs"), &folder.0.join("etc")] {
+        for dir in [&bin, &cluster, &cluster.join("jobs"), &cluster.join("nodes"), &folder.0.join("etc")] {
             fs::create_dir(dir).map_err(io(dir))?;
         }
         for program in PROGRAMS {
@@ -139,6 +139,7 @@ impl<'a> Stage<'a> {
         }
         self.now_ms = at_ms;
         let now = Stage::now_at(at_ms);
+        write(&self.folder.0.join("cluster/now"), &now.wall.0.div_euclid(1000).to_string())?;
         let setting = Setting {
             config: &self.config,
             place: &self.place,
@@ -178,9 +179,10 @@ impl<'a> Stage<'a> {
         let start_s = (END_WALL_MS + job.started.0).div_euclid(1000);
         let null = || "(null)".to_owned();
         let row = format!(
-            "{}|{shown}|RUNNING|{start_s}|{}|{NODE}|1001|{}|{}|{}|{}|{}\n",
+            "{}|{shown}|RUNNING|{start_s}|{}|{}|1001|{}|{}|{}|{}|{}\n",
             job.id,
             job.nodes,
+            job.node_list,
             job.user,
             job.partition,
             job.restart,
@@ -311,7 +313,7 @@ fn environment<'a>(scenario: &Scenario, job: &'a Job) -> impl Fn(&str) -> Option
         "SLURM_JOB_PARTITION" => Some(job.partition.clone()),
         "SLURM_JOB_ACCOUNT" => job.account.clone(),
         "SLURM_JOB_NUM_NODES" => Some(job.nodes.to_string()),
-        "SLURM_NODELIST" => Some(NODE.to_owned()),
+        "SLURM_NODELIST" => Some(job.node_list.clone()),
         "SLURM_JOB_GPUS" if many && !gpus.is_empty() => Some(gpus.join(",")),
         _ => None,
     }
@@ -346,6 +348,11 @@ fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), 
     mark("brake", event.brake)?;
     for (job, state) in &event.job_state {
         write(&cluster.join(format!("jobs/{job}.state")), state)?;
+    }
+    for (name, node) in &event.other_nodes {
+        let at_s = (END_WALL_MS + event.at.0).div_euclid(1000);
+        let lines = format!("{}\n{}\n{at_s}\n", node.state, node.reason);
+        write(&cluster.join("nodes").join(name), &lines)?;
     }
     if let Some(state) = &event.node_state {
         write(&cluster.join("node.state"), state)?;
