@@ -10,6 +10,9 @@ use crate::run::{orphans, release};
 use crate::slurm::Controller;
 use crate::units::NodeName;
 
+/// What our reasons for a job run begin with.
+const OF_A_JOB: &str = "gpu-reaper: job=";
+
 /// Where it is done.
 pub struct Site<'a> {
     /// This node.
@@ -76,6 +79,10 @@ fn ours(node: &NodeStatus) -> Result<&str, String> {
     let Some(reason) = node.reason.as_deref().filter(|reason| reason.starts_with(PREFIX)) else {
         return Err(format!("it is {node}: that drain is not ours"));
     };
+    // A fault's reason, or a later version's, is ours; one of a job that does not read back was changed by somebody.
+    if reason.starts_with(OF_A_JOB) && reason::read(reason).is_none() {
+        return Err(format!("it is {node}: that is not what we write; somebody changed it"));
+    }
     if !node.plain() {
         return Err(format!("it is {node}: beside DRAIN only IDLE, MIXED or ALLOCATED is touched"));
     }
@@ -110,7 +117,7 @@ mod tests {
         // mej/nhc#134 (ND-04): an administrator's note was replaced and the node resumed.
         // mej/nhc#82, #36, clustershell#362 (ND-08): states with more beside them.
         let down = || NodeBase::Other("down".to_owned());
-        let rebooting = format!("{OURS} : reboot");
+        let (rebooting, changed) = (format!("{OURS} : reboot"), format!("{OURS} ada: disk too"));
         let table = [
             (NodeBase::Idle, &["drain"][..], Some(OURS), None),
             (NodeBase::Mixed, &["drain"], Some(OURS), None),
@@ -121,10 +128,11 @@ mod tests {
             (NodeBase::Idle, &["drain"], None, Some("not ours")),
             (NodeBase::Idle, &["drain"], Some("fan 3 dead, ticket 4711"), Some("not ours")),
             (NodeBase::Idle, &["drain"], Some("Kill task failed"), Some("not ours")),
+            (NodeBase::Idle, &["drain"], Some(changed.as_str()), Some("somebody changed it")),
             (NodeBase::Idle, &["drain", "reboot_requested"], Some(OURS), Some("beside DRAIN")),
             (NodeBase::Idle, &["drain", "maintenance", "reserved"], Some(OURS), Some("beside DRAIN")),
             (NodeBase::Idle, &["completing", "drain"], Some(OURS), Some("beside DRAIN")),
-            (down(), &["drain", "reboot_issued"], Some(rebooting.as_str()), Some("beside DRAIN")),
+            (down(), &["drain", "reboot_issued"], Some(rebooting.as_str()), Some("somebody changed it")),
         ];
         for (base, flags, reason, refused) in table {
             let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
