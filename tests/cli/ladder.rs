@@ -74,7 +74,7 @@ fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
     let [drain, admin_comment, scancel] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(drain, &format!("scontrol update NodeName=n1 State=DRAIN Reason={reason}"));
     assert!(admin_comment.starts_with("scontrol update JobId=4240_2 AdminComment="), "{admin_comment}");
-    assert_eq!(scancel, "scancel --state=RUNNING 4240_2");
+    assert_eq!(scancel, "scancel --state=RUNNING --nodelist=n1 --user=ada 4240_2");
     afterwards(&cluster, &reason);
 }
 
