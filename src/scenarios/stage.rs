@@ -10,6 +10,7 @@ use crate::gpu::simulated::{Simulated, Timeline};
 use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
+use crate::policy::keep::Keep;
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident, Whose};
 use crate::run::{self, Ended, Setting};
@@ -191,6 +192,9 @@ impl<'a> Stage<'a> {
         write(&file(""), &row)?;
         write(&file(".state"), "RUNNING")?;
         write(&file(".name"), &job.name)?;
+        if let Some(comment) = &job.comment {
+            write(&file(".user-comment"), comment)?;
+        }
         write(&file(".show"), &shown_job(job))?;
         if !job.prolog {
             return Ok(());
@@ -346,6 +350,11 @@ fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), 
     mark("brake", event.brake)?;
     for (job, state) in &event.job_state {
         write(&cluster.join(format!("jobs/{job}.state")), state)?;
+    }
+    for (job, length) in &event.keep {
+        let until = WallMs(END_WALL_MS + event.at.0 + length.0);
+        let keep = Keep { until, by: "root".to_owned(), reason: "paper deadline".to_owned() };
+        write(&cluster.join(format!("jobs/{job}.comment")), &keep.line())?;
     }
     if let Some(state) = &event.node_state {
         write(&cluster.join("node.state"), state)?;
