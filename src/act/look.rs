@@ -5,7 +5,7 @@
 use super::Desk;
 use super::reason::PREFIX;
 use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeStatus, StartSource};
-use crate::policy::guard::{Exempt, configured, decide};
+use crate::policy::guard::{Exempt, exempt_before_deed};
 use crate::policy::stage::CancelWarrant;
 use crate::policy::{Finding, Level, Rules, Signature, level};
 use crate::reading::Reading;
@@ -73,16 +73,17 @@ impl Look<'_> {
         finding: &Finding,
         desk: &Desk,
     ) -> Result<JobDetails, String> {
-        let ask = Ask { name: self.rules.exemptions.name_pattern.is_some(), ..Ask::NOTHING_MORE };
+        let exemptions = &self.rules.exemptions;
+        let (name, comment) = (exemptions.name_pattern.is_some(), exemptions.job_comment_ms.is_some());
+        let ask = Ask { name, comment, near_deed: true };
         let details = is_that_run(job, ask, desk)?;
         if details.nodes != Reading::Measured(1) {
             return Err("Slurm does not say that the job runs on this node alone".to_owned());
         }
         let mut looked = job.clone();
         looked.details = Some(details.clone());
-        let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
         let gpus = finding.units.len() as u32;
-        match decide(&configured(&self.rules.exemptions, &looked, gpus, age_ms)) {
+        match exempt_before_deed(exemptions, &looked, gpus, desk.now) {
             Exempt::No(_) => Ok(details),
             Exempt::Yes(why) => Err(format!("exempt by {why}")),
             Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
