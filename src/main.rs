@@ -124,8 +124,11 @@ fn place(common: &Common, config: &Config) -> Result<Place, String> {
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
-    let site = Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone());
-    Slurm::new(place.node.clone(), site)
+    Slurm::new(place.node.clone(), site(config))
+}
+
+fn site(config: &Config) -> Site {
+    Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone())
 }
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
@@ -273,7 +276,9 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
-        explain::written::add(&mut answer, &asked, &slurm);
+        let mut site = site(&config);
+        site.limit = explain::written::PATIENCE;
+        explain::written::add(&mut answer, &asked, &Slurm::new(place.node.clone(), site));
         Ok(answer)
     });
     match told {

@@ -22,7 +22,7 @@ limits: { spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }
 const HOSTILE: &str = "x\nState=DOWN Reason=\"forged\" \u{1b}[2J = ' \" debug-";
 
 /// Runs until the ledger holds that deed of job 4242; everything that was said on the way.
-fn run_until(cluster: &Cluster, verdict: &str) -> String {
+pub fn run_until(cluster: &Cluster, verdict: &str) -> String {
     let mut said = String::new();
     let done = format!("SELECT count(*) FROM action WHERE verdict = '{verdict}' AND outcome = 'done'");
     for _ in 0..400 {
