@@ -44,7 +44,7 @@ mod xids;
 
 pub use actions::{NewAction, OpenDrain, UnsettledAction};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};
-pub use clear::{CaseFile, Cleared, StoredCase};
+pub use clear::{CaseFile, Cleared, EpilogOf, StoredCase};
 pub use earlier::Earlier;
 pub use findings::{Closing, FindingRow, NewFinding, Withheld};
 pub use jobs::{JobRecord, Life};

@@ -21,7 +21,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, scenarios};
+use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -68,6 +68,7 @@ fn answer() -> u8 {
             let wish = length.map_or(Wish::End, Wish::For);
             keep_job(&cli.common, job, wish, reason.as_deref().unwrap_or("ended"))
         }
+        (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -323,6 +324,32 @@ fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
 fn who() -> String {
     let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(prolog::process_env);
     policy::keep::name(&said.unwrap_or_default())
+}
+
+fn release_node(common: &Common) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was lifted") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let (now, slurm) = (host::now()?, slurm(&config, &place));
+        let ledger = place.has_ledger().then(|| {
+            let opening = run::opening(&config, Duration::from_secs(2));
+            Ledger::open(&place.dir, &place.node, &now, opening)
+                .inspect_err(|e| complain(&format!("{e}; it is not told of the release")))
+        });
+        let ledger = ledger.and_then(Result::ok);
+        release::release(release::Site { node: &place.node, slurm: &slurm, ledger, now: &now })
+    });
+    match told {
+        Ok(words) => {
+            say(&words);
+            0
+        }
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
 }
 
 fn configuration(common: &Common, what: ConfigCommand) -> u8 {

@@ -5,6 +5,7 @@ use super::columns::Cells;
 use super::jobs::{self, known, number, words};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
+use crate::policy::reason::RunKey;
 use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
 
@@ -104,6 +105,40 @@ impl Ledger {
         let durable = action.deed != Deed::Alert;
         let node = self.node.as_str().to_owned();
         self.durably(durable, "write an action down", |tx| insert(tx, &node, action, now))
+    }
+
+    /// Writes down that a drain of ours is about to be lifted that this ledger does not know, and gives the row.
+    pub fn begin_release(
+        &mut self,
+        key: RunKey,
+        reason: &str,
+        seen_before: &str,
+        run: RunId,
+        now: &Now,
+    ) -> Result<i64, LedgerError> {
+        let node = self.node.as_str().to_owned();
+        self.durably(true, "write an action down", |tx| {
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
+            let mut cells = Cells::new();
+            cells
+                .text(Deed::Release.word())
+                .text(&node)
+                .int(number(key.job))
+                .int(i64::from(key.restart))
+                .int(key.start_unix_s.saturating_mul(1000))
+                .int(boot)
+                .int(now.boot.0)
+                .int(run.0)
+                .int(now.wall.0)
+                .text(seen_before)
+                .text(reason)
+                .text(outcome_word(Outcome::Begun));
+            cells.query_row(&mut tx.prepare(
+                "INSERT INTO action (verdict, node, job_id, restart, start_wall_ms, boot, boottime_ms, run, wall_ms,
+                     seen_before, reason, outcome, job_run, signature, detail)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', '') RETURNING id",
+            )?)
+        })
     }
 
     /// Writes down how an action ended.

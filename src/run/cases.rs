@@ -181,8 +181,8 @@ impl Case {
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
         let archive = !setting.config.mode().enforces();
-        let (id, restart) = (job.registration.job, Some(job.registration.restart));
-        ledger.clear(id, restart, setting.now, archive, case.as_ref())?;
+        ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;
+        let id = job.registration.job;
         tracing::info!(job = id.get(), "job {} has ended and no Epilog told: cleared", job.shown_id());
         self.history.job.details = Some(details);
         self.history.open_finding = None;
@@ -413,7 +413,7 @@ impl Case {
 }
 
 /// Where a refused deed is kept, so that it is not asked for again every run.
-fn back_off(job: &JobRun, asked: Deed) -> String {
+pub(super) fn back_off(job: &JobRun, asked: Deed) -> String {
     format!("{} {}", asked.word(), job.id.0)
 }
 
@@ -478,8 +478,8 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     Ok(None)
 }
 
-/// One line for people: every job with its judgement, also those that are no candidates.
-pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: &Ledger) -> String {
+/// One line for people: every job with its judgement, also those that are no candidates; and what is `amiss`.
+pub fn summary(snapshot: &Snapshot, cases: &[Case], amiss: &[String], ledger: &Ledger) -> String {
     let gpus = match &snapshot.gpus {
         Reading::Measured(report) => format!("{} GPUs read", report.units.len()),
         Reading::Absent(why) => format!("GPUs not read: {}", why.words()),
@@ -495,7 +495,7 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: 
     for note in ledger.notes() {
         tracing::warn!("{note}");
     }
-    for note in missing.iter().chain(ledger.notes()).chain(&snapshot.note) {
+    for note in amiss.iter().chain(ledger.notes()).chain(&snapshot.note) {
         line += &format!("; {note}");
     }
     line

@@ -14,6 +14,7 @@ mod keep;
 mod ladder;
 mod looks;
 mod readings;
+mod release;
 mod runs;
 mod slurm;
 
