@@ -8,6 +8,7 @@ mod controller;
 pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;
+pub mod json;
 mod node;
 mod scontrol;
 mod show_job;

@@ -74,12 +74,30 @@ fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
     };
     let mut flags: Vec<String> = words.map(str::to_owned).collect();
     flags.extend(sign.map(str::to_owned));
-    let is_word = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let base_ok = match &base {
         NodeBase::Other(word) => is_word(word),
         _ => true,
     };
     (base_ok && flags.iter().all(|f| is_word(f))).then_some((base, flags))
+}
+
+/// From the words of JSON: a base among the flags, whichever comes first (`IDLE`, `DRAIN`).
+pub(super) fn status_of_words(words: &[&str], reason: Option<String>) -> Option<NodeStatus> {
+    const BASES: [&str; 8] = ["idle", "mixed", "allocated", "down", "unknown", "error", "future", "invalid"];
+    let mut words: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+    // With no base that is known the first word stands for it and stays among the flags: it may be one of them.
+    let at = words.iter().position(|word| BASES.contains(&word.as_str()));
+    let base = match at {
+        Some(at) => words.remove(at),
+        None => words.first()?.clone(),
+    };
+    let (base, _) = parse_state(&base)?;
+    let all_words = words.iter().all(|word| is_word(word));
+    all_words.then_some(NodeStatus { base, flags: words, reason })
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 #[cfg(test)]

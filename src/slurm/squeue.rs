@@ -178,7 +178,7 @@ fn count(text: &str) -> Option<u32> {
     }
 }
 
-fn word(text: &str) -> Reading<String> {
+pub(super) fn word(text: &str) -> Reading<String> {
     match text {
         "" | "(null)" | "N/A" => Reading::Absent(Absence::NoData),
         _ => Reading::Measured(text.to_owned()),
@@ -187,7 +187,7 @@ fn word(text: &str) -> Reading<String> {
 
 /// Where this node cannot look the uid up, older clients print `nobody` and newer ones the number
 /// (slurm's uid_to_string): neither is the user's name.
-fn user(text: &str, uid: u32) -> Reading<String> {
+pub(super) fn user(text: &str, uid: u32) -> Reading<String> {
     const NOBODY: u32 = 65534;
     if text == uid.to_string() || (text == "nobody" && ![NOBODY, 99].contains(&uid)) {
         return Reading::Absent(Absence::NoData);
