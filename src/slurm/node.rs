@@ -11,6 +11,9 @@ const FIELDS: &str = "StateComplete:|,Reason:";
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
+        if let Some(rest) = &self.rest {
+            return rest.node(&self.node).map_err(|silence| self.known_node(silence));
+        }
         let args = ["-h", "-a", "--local", "-N", "-n", self.node.as_str(), "-O", FIELDS];
         let text = self.commands.run(Program::Sinfo, &args).map_err(|silence| self.known_node(silence))?;
         // sinfo prints nothing for a node that Slurm does not know, with exit status 0 (measured on 22.05.8).
@@ -31,6 +34,9 @@ impl Slurm {
 
     /// Every node of the cluster.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
+        if let Some(rest) = &self.rest {
+            return rest.survey();
+        }
         Err(misread(Program::Sinfo, "not asked"))
     }
 }

@@ -35,6 +35,9 @@ impl Slurm {
     /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller, and one for each
     /// thing more that is asked.
     pub fn job(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
+        if let Some(rest) = &self.rest {
+            return rest.job(job);
+        }
         let mut listed = self.listed(job)?;
         if let Some(details) = listed.as_mut().and_then(|l| l.details.as_mut())
             && ask.name

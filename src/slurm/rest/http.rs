@@ -82,11 +82,9 @@ impl Server {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let mut response =
-            request.config().timeout_global(Some(limit)).build().call().map_err(failure)?;
+        let mut response = request.config().timeout_global(Some(limit)).build().call().map_err(failure)?;
         let status = response.status().as_u16();
-        let body =
-            response.body_mut().with_config().limit(MOST_BODY_BYTES).read_to_vec().map_err(failure)?;
+        let body = response.body_mut().with_config().limit(MOST_BODY_BYTES).read_to_vec().map_err(failure)?;
         Ok(Reply { status, body })
     }
 }

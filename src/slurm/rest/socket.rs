@@ -22,11 +22,7 @@ pub(super) struct Socket(pub PathBuf);
 impl Connector for Socket {
     type Out = Connection;
 
-    fn connect(
-        &self,
-        details: &ConnectionDetails,
-        _: Option<()>,
-    ) -> Result<Option<Connection>, Error> {
+    fn connect(&self, details: &ConnectionDetails, _: Option<()>) -> Result<Option<Connection>, Error> {
         let stream = within(details.timeout, |left| connect(&self.0, left))?;
         let buffers =
             LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
