@@ -144,10 +144,8 @@ impl Rest {
             Failure::TimedOut => {
                 NoAnswer::TimedOut { program: PROGRAM, limit_ms: self.site.limit.as_millis() as u64 }
             }
-            Failure::Unreachable(why) => {
-                unavailable(format!("`{}`: {}", self.site.url, without(token, &why)))
-            }
-            Failure::Broken(why) => misread(without(token, &why)),
+            Failure::Unreachable(why) => unavailable(format!("`{}`: {}", self.site.url, without(token, why))),
+            Failure::Broken(why) => misread(without(token, why)),
         }
     }
 }
@@ -180,14 +178,16 @@ impl Told {
     fn from(reply: Reply, token: Option<&Token>) -> Answer<Told> {
         let text = String::from_utf8(reply.body)
             .unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned());
+        // Here already: what is not understood is repeated in parts.
+        let text = without(token, text);
         let told = serde_json::from_str::<Complaints>(&text);
         match (reply.status, told) {
             (200, Ok(told)) if told.errors.is_empty() => Ok(Told::Answer(text)),
-            (200, Err(why)) => Err(misread(without(token, &why.to_string()))),
+            (200, Err(why)) => Err(misread(why.to_string())),
             (status, told) => {
                 let complaints = told.map_or(Vec::new(), |told| told.errors);
                 let words = complaints.first().map_or(text, Complaint::words);
-                Ok(Told::Refusal { status, complaints, text: without(token, &words) })
+                Ok(Told::Refusal { status, complaints, text: without(token, words) })
             }
         }
     }
@@ -232,8 +232,11 @@ fn is_not_served(reply: &Reply) -> bool {
 }
 
 /// A text from the other side, which may hold anything, without our token.
-fn without(token: Option<&Token>, text: &str) -> String {
-    token.map_or(text.to_owned(), |token| token.hidden_in(text))
+fn without(token: Option<&Token>, text: String) -> String {
+    match token {
+        Some(token) => token.hidden_in(text),
+        None => text,
+    }
 }
 
 fn unavailable(why: String) -> NoAnswer {

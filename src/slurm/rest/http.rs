@@ -136,3 +136,62 @@ fn failure(error: Error) -> Failure {
         other => Failure::Unreachable(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// A server that proves itself with this certificate, once.
+    fn serve(key: &rcgen::CertifiedKey<rcgen::KeyPair>) -> String {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let private = rustls::pki_types::PrivatePkcs8KeyDer::from(key.signing_key.serialize_der());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![key.cert.der().clone()], private.into())
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            let stream = listener.accept().unwrap().0;
+            let session = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+            let mut stream = BufReader::new(rustls::StreamOwned::new(session, stream));
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).is_ok_and(|n| n > 0) {}
+            let _ = stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        });
+        url
+    }
+
+    #[test]
+    fn https_trusts_the_systems_certificates_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let [ours, other] =
+            [(), ()].map(|()| rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap());
+        let elsewhere = rcgen::generate_simple_self_signed(["10.0.0.1".into()]).unwrap();
+        let bundle = folder.path().join("bundle.pem");
+        std::fs::write(&bundle, format!("# ours\n{}{}", ours.cert.pem(), elsewhere.cert.pem())).unwrap();
+        let none = folder.path().join("none.pem");
+        let ask = |key| {
+            let server = Server::trusting(&serve(key), &[&none, &bundle]).unwrap();
+            server.get("/x", vec![], Duration::from_secs(10))
+        };
+        let reply = ask(&ours).unwrap();
+        assert_eq!((reply.status, reply.body.as_slice()), (200, &b"{}"[..]));
+        for key in [&other, &elsewhere] {
+            let failure = ask(key).unwrap_err();
+            assert!(
+                matches!(&failure, Failure::Unreachable(why) if why.contains("certificate")),
+                "{failure:?}"
+            );
+        }
+        let nothing = Server::trusting("https://127.0.0.1:1", &[&none]).err().unwrap();
+        assert!(nothing.starts_with("https: no certificates to trust in `"), "{nothing}");
+        std::fs::write(&none, "no certificate").unwrap();
+        assert!(Server::trusting("https://127.0.0.1:1", &[&none]).is_err());
+    }
+}
