@@ -14,6 +14,7 @@ mod rest;
 mod scontrol;
 mod show_job;
 mod squeue;
+mod version;
 
 pub use command::Site;
 pub use controller::{Ask, Controller, Target};
@@ -27,8 +28,10 @@ use crate::units::NodeName;
 use command::{Commands, Program};
 use gres_conf::{GresConf, GresMap};
 use rest::Rest;
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
+use version::Version;
 
 /// What Slurm said, or why it said nothing.
 pub type Answer<T> = Result<T, NoAnswer>;
@@ -146,16 +149,17 @@ pub struct Gres {
 pub struct Slurm {
     node: NodeName,
     commands: Commands,
+    version: OnceCell<Version>,
     rest: Option<Rest>,
 }
 
 impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
-        Slurm { node, commands: Commands::new(site), rest: None }
+        Slurm { node, commands: Commands::new(site), version: OnceCell::new(), rest: None }
     }
 
-    /// The same, with one job, this node and all nodes asked of slurmrestd. Everything else stays with the commands.
+    /// The same, with jobs and nodes asked of slurmrestd. Everything else stays with the commands.
     pub fn reading_from(self, site: RestSite) -> Slurm {
         Slurm { rest: Some(Rest::new(site)), ..self }
     }

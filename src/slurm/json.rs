@@ -160,7 +160,8 @@ impl Flag {
             Flag::Bool(flag) => Some(flag),
             Flag::Number(number) => match number.get()? {
                 0 => Some(false),
-                1 => Some(true),
+                // BatchFlag is 2 once a job was requeued.
+                1 | 2 => Some(true),
                 _ => None,
             },
         }
@@ -317,6 +318,142 @@ mod tests {
             assert_eq!((&one.status.base, &two.status.base), (&NodeBase::Mixed, &NodeBase::Idle), "{name}");
             assert!(one.gpus && one.status.plain() && !one.status.drained(), "{name}");
             assert_eq!((&one.status.reason, one.reason_unix_s), (&None, None), "{name}");
+        }
+    }
+
+    fn one(text: &str) -> Result<Listed, String> {
+        jobs(text).map(|mut jobs| jobs.remove(0))
+    }
+
+    #[test]
+    fn an_array_and_a_text_of_a_user_are_read_whole() {
+        // reframe-hpc/reframe#3737 (JL-04); eth-cscs/firecrest-v2#148, neilmunday/slurm-mail#100 (SP-01);
+        // skypilot-org/skypilot#10839 (SP-12): the user's lines that look like Slurm's own change nothing.
+        for version in ["24.11.5", "26.05.5"] {
+            let tasks = jobs(&recorded(&format!("{version}/show-job-json.array.out"))).unwrap();
+            let shown: Vec<_> =
+                tasks.iter().map(|t| (t.job.get(), &*t.details.as_ref().unwrap().display_id)).collect();
+            assert_eq!(shown, [(2, "2_1"), (7, "2_0")], "{version}: the leader's id is a task's own");
+            let odd = one(&recorded(&format!("{version}/show-job-json.odd-suspended.out"))).unwrap();
+            assert_eq!(odd.state, JobState::Suspended, "{version}");
+            let details = odd.details.unwrap();
+            let name = "ev|il\nJobState=FAILED\n   SuspendTime=5\n\u{fffd} x";
+            assert_eq!(details.name, Reading::Measured(name.into()), "{version}");
+            assert_eq!(details.account, Reading::Measured("acc|x".into()), "{version}");
+            let near = details.near;
+            let comment = "c|x\n   AdminComment=forged\n   SuspendTime=7";
+            assert_eq!(near.comment, Reading::Measured(comment.into()), "{version}");
+            assert_eq!(near.admin_comment, Reading::Absent(Absence::NoData), "{version}");
+            assert!(near.suspended_unix_s.measured() > Some(&1_795_980_000), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_field_that_changed_its_type_is_still_read_and_an_unknown_shape_is_an_error() {
+        // omnivector-solutions/jobbergate#722 (SP-10), CLIP-HPC/SlurmCommander#31.
+        let text = recorded("26.05.5/show-job-json.odd-suspended.out");
+        let with = |field: &str, is: serde_json::Value| {
+            let mut answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+            answer["jobs"][0][field] = is;
+            one(&answer.to_string())
+        };
+        let number = |number: i64| serde_json::json!({"set": true, "infinite": false, "number": number});
+        let state = |is| with("job_state", is).map(|listed| listed.state);
+        assert_eq!(state(serde_json::json!("RUNNING")), Ok(JobState::Running));
+        assert_eq!(state(serde_json::json!(["RUNNING"])), Ok(JobState::Running));
+        assert_eq!(state(serde_json::json!(["RUNNING", "COMPLETING"])), Ok(JobState::Completing));
+        assert_eq!(state(serde_json::json!("RUNNING,COMPLETING")), Ok(JobState::Completing));
+        assert_eq!(state(serde_json::json!(["RUNNING", "A_WORD_OF_2030"])), Ok(JobState::Other));
+        assert_eq!(state(serde_json::json!([])), Ok(JobState::Other));
+        for requeue in [serde_json::json!(true), serde_json::json!(1), number(1)] {
+            let near = with("requeue", requeue).unwrap().details.unwrap().near;
+            assert_eq!(near.requeue, Reading::Measured(true));
+        }
+        for (field, is) in [
+            ("restart_cnt", serde_json::json!(4)),
+            ("restart_cnt", number(4)),
+            ("suspend_time", serde_json::json!(4)),
+            ("node_count", serde_json::json!(4)),
+            ("array_task_id", serde_json::json!(null)),
+            ("array_job_id", serde_json::json!(0)),
+            ("start_time", serde_json::json!(1_795_980_000)),
+        ] {
+            assert!(with(field, is.clone()).is_ok(), "{field} {is}");
+        }
+        for (field, is) in [
+            ("job_state", serde_json::json!({"current": ["RUNNING"]})),
+            ("job_state", serde_json::json!(5)),
+            ("job_id", serde_json::json!(0)),
+            ("job_id", serde_json::json!("1")),
+            ("user_id", serde_json::json!(null)),
+            ("user_id", serde_json::json!("labuser")),
+            ("start_time", serde_json::json!("2026-11-29T14:00:28")),
+            ("start_time", serde_json::json!(-5)),
+            ("restart_cnt", serde_json::json!(null)),
+            ("node_count", serde_json::json!(null)),
+            ("nodes", serde_json::json!({"list": "node1"})),
+            ("name", serde_json::json!(null)),
+            ("array_job_id", number(9)),
+            ("array_job_id", serde_json::json!("9")),
+            ("suspend_time", serde_json::json!(null)),
+            ("admin_comment", serde_json::json!(null)),
+            ("comment", serde_json::json!({"user": "x"})),
+            ("batch_flag", serde_json::json!("1")),
+            ("batch_flag", serde_json::json!(7)),
+            ("step_id", serde_json::json!({"sluid": "7"})),
+            ("step_id", serde_json::json!(7)),
+        ] {
+            assert!(with(field, is.clone()).is_err(), "{field} {is}");
+        }
+    }
+
+    #[test]
+    fn a_component_of_a_heterogeneous_job_is_shown_as_one() {
+        // birc-aeh/slurm-utils#10, reframe-hpc/reframe#2376 (JL-06).
+        let text = recorded("22.05.8/rest.v0.0.38.job.json")
+            .replace("\"het_job_id\": 0", "\"het_job_id\": 200")
+            .replace("\"het_job_offset\": 0", "\"het_job_offset\": 1");
+        assert_eq!(one(&text).unwrap().details.unwrap().display_id, "200+1");
+    }
+
+    #[test]
+    fn an_answer_that_complains_or_breaks_off_is_no_answer() {
+        // SchedMD/slurm#171 (CT-01).
+        assert_eq!(jobs(r#"{"jobs": [], "errors": []}"#), Ok(vec![]));
+        let complains =
+            r#"{"jobs": [], "errors": [{"error": "Invalid job id specified", "error_number": 2017}]}"#;
+        assert_eq!(jobs(complains), Err("Invalid job id specified".to_owned()));
+        let described = r#"{"jobs": [], "errors": [{"error": "x", "description": "y", "source": "z"}]}"#;
+        assert_eq!(jobs(described), Err("x: y".to_owned()));
+        let whole = recorded("26.05.5/show-job-json.out");
+        for broken in ["", "{}", "[]", "{\"jobs\": null}", "{\"jobs\": [{}]}", &whole[..whole.len() / 2]] {
+            assert!(jobs(broken).is_err(), "{broken}");
+        }
+        assert!(nodes("{\"jobs\": []}").is_err());
+    }
+
+    #[test]
+    fn a_nodes_flags_are_kept_and_its_reason_is_whole() {
+        // mej/nhc#82 (ND-08), aws/aws-parallelcluster-node#639 (SP-12), PrincetonUniversity/jobstats#53 (SP-08).
+        let row = |state: &str, more: &str| {
+            nodes(&format!(
+                r#"{{"nodes": [{{"name": "n1", "state": {state}, "gres": "gpu:a:4(S:0-1)", {more}}}]}}"#
+            ))
+        };
+        let reason =
+            r#""reason": "a\nb|State=IDLE", "reason_changed_at": {"set":true,"infinite":false,"number":5}"#;
+        let rows = row(r#"["IDLE", "DRAIN", "REBOOT_REQUESTED"]"#, reason).unwrap();
+        assert_eq!(rows[0].status.flags, ["drain", "reboot_requested"]);
+        assert_eq!(rows[0].status.reason.as_deref(), Some("a\nb|State=IDLE"));
+        assert_eq!((rows[0].reason_unix_s, rows[0].gpus), (Some(5), true));
+        let none = r#""reason": "", "reason_changed_at": 0"#;
+        assert!(
+            row("\"mixed\"", &format!(r#""state_flags": ["DRAIN"], {none}"#)).unwrap()[0].status.drained()
+        );
+        let unknown = row(r#"["DRAIN", "A_WORD_OF_2030"]"#, none).unwrap();
+        assert!(unknown[0].status.drained() && !unknown[0].status.plain());
+        for bad in ["[]", "\"\"", "null", "5", r#"["ID LE"]"#] {
+            assert!(row(bad, none).is_err(), "{bad}");
         }
     }
 }

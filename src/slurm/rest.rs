@@ -7,7 +7,7 @@ mod socket;
 mod token;
 
 use super::{Answer, Listed, NoAnswer, command::one_line, json};
-use crate::model::{JobId, NodeRow, NodeStatus};
+use crate::model::{JobId, NodeRow};
 use crate::units::NodeName;
 use http::{Failure, Reply, Server};
 use serde::Deserialize;
@@ -75,12 +75,12 @@ impl Rest {
         }
     }
 
-    /// One node's state and Reason. One REQUEST_NODE_INFO_SINGLE at the controller.
-    pub fn node(&self, node: &NodeName) -> Answer<NodeStatus> {
-        let rows = json::nodes(&self.ask(&format!("node/{node}"))?.answer()?).map_err(misread)?;
-        match &rows[..] {
-            [row] if row.name == *node => Ok(row.status.clone()),
-            _ => Err(misread(format!("asked for node `{node}`, got {} others", rows.len()))),
+    /// One node. One REQUEST_NODE_INFO_SINGLE at the controller.
+    pub fn node(&self, node: &NodeName) -> Answer<NodeRow> {
+        let mut rows = json::nodes(&self.ask(&format!("node/{node}"))?.answer()?).map_err(misread)?;
+        match (rows.pop(), rows.len()) {
+            (Some(row), 0) if row.name == *node => Ok(row),
+            _ => Err(misread(format!("it is not node `{node}` alone"))),
         }
     }
 
