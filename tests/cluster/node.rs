@@ -125,6 +125,11 @@ impl Node {
         replace(&self.folder("etc").join("config.yaml"), settings.yaml());
     }
 
+    /// The same with sections that [`Settings`] has no field for.
+    pub fn configure_with(&self, settings: &Settings, sections: &str) {
+        replace(&self.folder("etc").join("config.yaml"), settings.yaml() + sections);
+    }
+
     /// As on a node whose jobs began before the hooks were installed.
     pub fn without_prolog(&self) {
         fs::remove_file(self.folder("prolog.d").join("50-gpu-reaper-hc.sh")).expect("the hook was there");
