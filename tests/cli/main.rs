@@ -10,6 +10,7 @@ mod fake_nvml;
 mod faults;
 mod hooks;
 mod journal;
+mod killed;
 mod ladder;
 mod looks;
 mod readings;

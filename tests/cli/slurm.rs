@@ -44,6 +44,11 @@ impl Cluster {
         self.node.configure(&text);
     }
 
+    /// The GPU looks like this from now on.
+    pub fn show(&self, scenario: &str) {
+        self.driver.play(scenario);
+    }
+
     fn cluster(&self, name: &str) -> PathBuf {
         self.node.path("cluster").join(name)
     }
