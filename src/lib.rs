@@ -15,6 +15,7 @@ pub mod epilog;
 pub mod explain;
 pub mod gpu;
 pub mod host;
+pub mod keep;
 pub mod ledger;
 pub mod lock;
 pub mod mode;

@@ -13,6 +13,7 @@ use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
+use gpu_reaper_hc::keep::{Order, Wish};
 use gpu_reaper_hc::ledger::Ledger;
 use gpu_reaper_hc::model::Now;
 use gpu_reaper_hc::place::Place;
@@ -20,7 +21,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
+use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -63,6 +64,10 @@ fn answer() -> u8 {
     let started = Instant::now();
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
+        (Some(Command::Keep { job, length, reason, .. }), _) => {
+            let wish = length.map_or(Wish::End, Wish::For);
+            keep_job(&cli.common, job, wish, reason.as_deref().unwrap_or("ended"))
+        }
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -267,7 +272,9 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
-        explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())
+        let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
+        explain::written::add(&mut answer, &asked, &slurm);
+        Ok(answer)
     });
     match told {
         Ok(answer) => {
@@ -283,6 +290,34 @@ fn explain_job(common: &Common, job: &str) -> u8 {
             UNREADABLE
         }
     }
+}
+
+fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was written") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let slurm = slurm(&config, &place);
+        let (by, reason, now) = (who(), reason.to_owned(), host::now()?.wall);
+        let find = |id: &str| slurm.job_named(id);
+        keep::keep(&Order { id, wish, by, reason, now }, &keep::Desk { slurm: &slurm, find: &find })
+    });
+    match told {
+        Ok(words) => {
+            say(&words);
+            0
+        }
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
+}
+
+/// Whom a keep names: the person behind sudo, else this shell's.
+fn who() -> String {
+    let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(prolog::process_env);
+    policy::keep::name(&said.unwrap_or_default())
 }
 
 fn configuration(common: &Common, what: ConfigCommand) -> u8 {

@@ -5,6 +5,7 @@
 pub mod cgroup;
 pub mod command;
 mod controller;
+mod find;
 pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;

@@ -134,8 +134,6 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
         "slurm.username",
         "slurm.token_file",
         "slurm.token_env",
-        "act.terminate: requeue",
-        "act.warn",
         "faults.mode: enforce",
         "faults.actions",
         "epilog.on_leak: drain",
@@ -149,10 +147,9 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
 #[test]
 fn a_key_without_an_effect_is_told_where_it_is_set_and_nowhere_else() {
     let notes = |text: &str| parse(text, "c.yaml").expect(text).notes;
-    let spread = "`limits.spread` is not in this version: it spreads nothing";
-    assert_eq!(notes("limits: { spread: 10m }"), [spread]);
-    let comment = "`exemptions.job_comment` is not in this version: it exempts nobody";
-    assert_eq!(notes("exemptions: { job_comment: 4h, users: [ci] }"), [comment]);
+    let tells = "`act.notify_job` is not in this version: it tells no job";
+    assert_eq!(notes("act: { notify_job: true }"), [tells]);
+    assert_eq!(notes("exemptions: { job_comment: 4h, users: [ci] }"), Vec::<String>::new());
     assert_eq!(notes("limits: { max_actions_per_hour: 2 }"), Vec::<String>::new());
     for (key, _) in NOT_YET {
         let name = key.rsplit('.').next().unwrap();
@@ -377,7 +374,7 @@ fn the_effective_values_name_their_origin_and_load_again() {
 fn defaults_are_harmless() {
     let d = defaults();
     assert_eq!(d.mode(), Mode::Observe);
-    assert!(d.mode().permit().is_none());
+    assert!(!d.mode().enforces());
     assert_eq!(d.deadline, Duration::from_secs(45));
     assert_eq!(d.enforce_in.node_share, 1.0);
 }

@@ -17,7 +17,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("rules", &["mode", "policy"]),
     ("edges", &["config", "gpu", "slurm", "host", "lock", "place", "ledger", "deliver"]),
     ("act", &["act"]),
-    ("stories", &["run", "prolog", "epilog", "explain", "backtest", "scenarios", "demo"]),
+    ("stories", &["run", "prolog", "epilog", "explain", "keep", "backtest", "scenarios", "demo"]),
     ("door", &["cli", "main"]),
 ];
 

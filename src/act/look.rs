@@ -1,13 +1,16 @@
-//! The look before the deed: Slurm says this very job run is RUNNING here and alone here, nobody has pulled the
-//! brake, the node is ours to touch, and the GPUs, read once more, are still quiet. Any doubt, or no answer, is
-//! a reason to withhold.
+//! The look before the deed: nobody has pulled the brake, Slurm says this very job run is RUNNING on the nodes that are
+//! known, was not suspended and is not exempt, the nodes are ours to touch and few enough, and the GPUs, read once more,
+//! are still quiet. Any doubt, or no answer, is a reason to withhold.
 
-use super::Desk;
-use super::reason::PREFIX;
-use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeStatus, StartSource};
-use crate::policy::guard::{Exempt, exempt};
-use crate::policy::stage::CancelWarrant;
-use crate::policy::{Finding, Level, Rules, Signature, level};
+use super::{Desk, Doubt};
+use crate::ledger::OpenDrain;
+use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeRow, NodeStatus, StartSource};
+use crate::policy::cap::{Cap, Census};
+use crate::policy::guard::{Exempt, exempt_before_deed};
+use crate::policy::nodes::{self, Nodes};
+use crate::policy::reason::{PREFIX, RunKey};
+use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
+use crate::policy::{Finding, Guard, Level, Rules, Signature, level, reason};
 use crate::reading::Reading;
 use crate::slurm::{Answer, Ask, Listed, Target};
 
@@ -15,76 +18,171 @@ use crate::slurm::{Answer, Ask, Listed, Target};
 pub struct Look<'a> {
     /// Who is left alone.
     pub rules: &'a Rules,
+    /// How many nodes of the cluster may carry our drains.
+    pub cap: Cap,
     /// Reads the GPUs once more, bounded in time.
     pub gpus: &'a mut dyn FnMut() -> Reading<GpuReport>,
     /// `act.admin_comment`.
     pub admin_comment: bool,
 }
 
+/// All that the look before a cancel found: every node agrees.
+pub struct Agreed {
+    /// With the votes of all nodes.
+    pub warrant: CancelWarrant,
+    /// The job run as commands name it.
+    pub target: Target,
+    /// The administrators' comment that is there.
+    pub admin_comment: Reading<String>,
+    /// Whether it is a batch job.
+    pub batch: Reading<bool>,
+    /// Whether it may be requeued.
+    pub requeue: Reading<bool>,
+}
+
 impl Look<'_> {
-    /// Everything a drain needs to be true now. Gives the node as it was.
+    /// Everything a drain needs to be true now. Gives the node as it was, and the job run's key for the reason.
     pub fn before_drain(
         &mut self,
         job: &JobRun,
-        finding: &Finding,
+        warrant: &DrainWarrant,
         desk: &Desk,
-    ) -> Result<NodeStatus, String> {
-        self.job_is_the_judged_one(job, finding, desk)?;
+    ) -> Result<(NodeStatus, RunKey), Doubt> {
+        let (finding, nodes) = (warrant.finding(), warrant.nodes());
         brake_is_off(desk)?;
-        let node = told(desk.slurm.node(), "the node's state")?;
+        let key = key(job, &self.judged_one(job, finding, nodes, desk)?)?;
+        let rows = told(desk.slurm.survey(), "the nodes' states")?;
+        let node = self.free_to_drain(&rows, nodes, key, desk)?;
+        self.gpus_are_quiet(finding)?;
+        Ok((node, key))
+    }
+
+    /// This node is in service and nobody's, the cap leaves room, and the job's first node went before.
+    fn free_to_drain(
+        &self,
+        rows: &[NodeRow],
+        nodes: &Nodes,
+        key: RunKey,
+        desk: &Desk,
+    ) -> Result<NodeStatus, Doubt> {
+        let me = desk.ledger.node();
+        let row = rows.iter().find(|row| row.name == *me);
+        let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
         if node.drained() {
-            return Err(format!("the node is already drained by somebody else: {node}"));
+            let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
+            let whose = if ours { "by us, for something else" } else { "by somebody else" };
+            return Err(format!("the node is already drained {whose}: {node}").into());
         }
         if !node.plain() {
-            return Err(format!("the node is {node}"));
+            return Err(format!("the node is {node}").into());
         }
         // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
         if let Some(theirs) = node.reason.as_deref().filter(|r| !r.starts_with(PREFIX)) {
-            return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()));
+            return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()).into());
         }
-        self.gpus_are_quiet(finding)?;
+        let census = Census::of(rows, me, key);
+        let full = |because| Doubt { guard: None, because, of_limit: true };
+        self.cap.room(census, nodes.count()).map_err(full)?;
+        nodes::follow(rows, nodes, key)?;
         Ok(node)
     }
 
-    /// Everything a cancel needs to be true now. Gives the id that scancel takes.
+    /// Everything a vote needs to be true now: our drain stands as it was, and nothing here speaks for the job.
+    pub fn before_vote(
+        &mut self,
+        job: &JobRun,
+        warrant: &VoteWarrant,
+        desk: &Desk,
+    ) -> Result<(NodeStatus, RunKey), Doubt> {
+        let finding = warrant.finding();
+        brake_is_off(desk)?;
+        let details = self.named_run(job, finding, desk)?;
+        let key = key(job, &details)?;
+        let node = told(desk.slurm.node(), "the node's state")?;
+        ours_stands(&node, key)?;
+        if !node.plain() {
+            return Err(format!("the node is {node}").into());
+        }
+        self.gpus_are_quiet(finding)?;
+        Ok((node, key))
+    }
+
+    /// Everything a cancel needs to be true now, the other nodes' votes among it.
     pub fn before_cancel(
         &mut self,
         job: &JobRun,
-        warrant: &CancelWarrant,
+        uncounted: Uncounted,
         desk: &Desk,
-    ) -> Result<Target, String> {
-        let details = self.job_is_the_judged_one(job, warrant.finding(), desk)?;
-        if details.is_het() {
-            return Err("a component of a heterogeneous job; ending it would end the others".to_owned());
-        }
+    ) -> Result<Agreed, Doubt> {
         brake_is_off(desk)?;
-        let node = told(desk.slurm.node(), "the node's state")?;
-        if !warrant.drain().reason.as_deref().is_some_and(|ours| node.drained_as(ours)) {
-            return Err(format!("our drain no longer stands: the node is {node}"));
+        let details = self.judged_one(job, uncounted.finding(), uncounted.nodes(), desk)?;
+        if details.is_het() {
+            return Err("a component of a heterogeneous job; ending it would end the others"
+                .to_owned()
+                .into());
         }
-        self.gpus_are_quiet(warrant.finding())?;
-        let node = desk.ledger.node().clone();
-        Ok(Target { display_id: details.display_id, sluid: details.near.sluid, user: details.user, node })
+        let key = key(job, &details)?;
+        let rows = told(desk.slurm.nodes(uncounted.nodes().names()), "the nodes' states")?;
+        let now_unix_s = desk.now.wall.0.div_euclid(1000);
+        let own = rows.iter().find(|row| row.name == *desk.ledger.node());
+        if !own.is_some_and(|row| row.status.drained_as(uncounted.shown())) {
+            return Err("our drain no longer stands as we wrote it".to_owned().into());
+        }
+        let votes = nodes::count(&rows, uncounted.nodes(), key, now_unix_s)?;
+        self.gpus_are_quiet(uncounted.finding())?;
+        let target = Target {
+            display_id: details.display_id,
+            sluid: details.near.sluid,
+            user: details.user,
+            node: desk.ledger.node().clone(),
+        };
+        Ok(Agreed {
+            warrant: uncounted.counted(votes),
+            target,
+            admin_comment: details.near.admin_comment,
+            batch: details.near.batch,
+            requeue: details.near.requeue,
+        })
     }
 
-    fn job_is_the_judged_one(
+    /// Whether this node's drain is one too many by now.
+    pub fn is_one_too_many(&self, drain: &OpenDrain, nodes: &Nodes, desk: &Desk) -> Result<bool, String> {
+        let ours = drain.action.reason.as_deref().and_then(reason::read);
+        let key = ours.ok_or("the drain's reason is not known")?.key;
+        let rows = told(desk.slurm.survey(), "the nodes' states")?;
+        Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), key), nodes.count()))
+    }
+
+    /// The judged run, on the very nodes that the warrant names.
+    fn judged_one(
         &self,
         job: &JobRun,
         finding: &Finding,
+        nodes: &Nodes,
         desk: &Desk,
-    ) -> Result<JobDetails, String> {
-        let ask = Ask { name: self.rules.exemptions.name_pattern.is_some(), ..Ask::NOTHING_MORE };
-        let details = is_that_run(job, ask, desk)?;
-        if details.nodes != Reading::Measured(1) {
-            return Err("Slurm does not say that the job runs on this node alone".to_owned());
+    ) -> Result<JobDetails, Doubt> {
+        let details = self.named_run(job, finding, desk)?;
+        let same_list = job.details.as_ref().is_some_and(|known| known.node_list == details.node_list);
+        if details.nodes != Reading::Measured(nodes.count()) || (nodes.are_several() && !same_list) {
+            return Err("Slurm does not say that the job runs on the nodes that are known".to_owned().into());
         }
+        Ok(details)
+    }
+
+    /// The judged run: RUNNING, never suspended since the breach began, not exempt and not kept.
+    fn named_run(&self, job: &JobRun, finding: &Finding, desk: &Desk) -> Result<JobDetails, Doubt> {
+        let exemptions = &self.rules.exemptions;
+        let (name, comment) = (exemptions.name_pattern.is_some(), exemptions.job_comment_ms.is_some());
+        let details = is_that_run(job, Ask { name, comment, near_deed: true }, desk)?;
+        never_suspended(&details, finding)?;
         let mut looked = job.clone();
         looked.details = Some(details.clone());
-        let age_ms = desk.now.boot.since_ms(job.registration.start.boot);
-        match exempt(&self.rules.exemptions, &looked, finding.units.len() as u32, age_ms) {
+        let gpus = job.registration.gpus.len() as u32;
+        let exempted = |because| Doubt { guard: Some(Guard::Exemption), because, of_limit: false };
+        match exempt_before_deed(exemptions, &looked, gpus, desk.now) {
             Exempt::No(_) => Ok(details),
-            Exempt::Yes(why) => Err(format!("exempt by {why}")),
-            Exempt::CannotSay(why) => Err(format!("whether it is exempt cannot be said: {why}")),
+            Exempt::Yes(why) => Err(exempted(format!("exempt by {why}"))),
+            Exempt::CannotSay(why) => Err(exempted(format!("whether it is exempt cannot be said: {why}"))),
         }
     }
 
@@ -139,6 +237,32 @@ pub fn is_that_run(job: &JobRun, ask: Ask, desk: &Desk) -> Result<JobDetails, St
     }
     same_run(job, &details)?;
     Ok(details)
+}
+
+/// A job that Slurm stopped did not stand still by itself.
+fn never_suspended(details: &JobDetails, finding: &Finding) -> Result<(), Doubt> {
+    let doubt = |because| Err(Doubt { guard: Some(Guard::JobState), because, of_limit: false });
+    match details.near.suspended_unix_s {
+        Reading::Measured(at) if at.saturating_mul(1000) < finding.since_wall.0 => Ok(()),
+        Reading::Measured(_) => doubt("Slurm has suspended or resumed it since the breach began".to_owned()),
+        Reading::Absent(why) => doubt(format!("whether it was suspended is not known: {}", why.words())),
+    }
+}
+
+/// The job run as every node of it names it.
+fn key(job: &JobRun, details: &JobDetails) -> Result<RunKey, Doubt> {
+    let r = &job.registration;
+    let restart = details.restart.measured().copied().unwrap_or(r.restart);
+    Ok(RunKey { job: r.job, start_unix_s: details.start_unix_s, restart })
+}
+
+/// Our drain for this run stands here.
+fn ours_stands(node: &NodeStatus, key: RunKey) -> Result<(), Doubt> {
+    let ours = node.reason.as_deref().filter(|_| node.drained()).and_then(reason::read);
+    match ours {
+        Some(ours) if ours.key == key => Ok(()),
+        _ => Err(format!("our drain no longer stands: the node is {node}").into()),
+    }
 }
 
 /// No reservation of the brake's name exists.

@@ -1,13 +1,13 @@
 //! What only two keys together can show: errors where they contradict each other, notes where they are
 //! allowed and yet probably not what was meant. Refuses nothing that is merely cautious or bold.
 
-use super::quantity::duration_text;
 use super::table::Check;
 use super::tree::{self, Node};
 use super::{ACT_NEEDS, Config, GpuSourceKind};
 use crate::mode::Mode;
 use crate::model::Verdict;
 use crate::policy::Auto;
+use crate::units::quantity::duration_text;
 use std::time::Duration;
 
 /// Adds the errors and notes of this configuration as a whole.

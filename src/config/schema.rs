@@ -1,16 +1,14 @@
 //! The keys: what each may say and what it means. One function a section, each key named once: what an error
 //! calls allowed is what is read here. Compares no two sections: that is `cross`.
 
-use super::quantity::LONGEST;
 use super::table::Table;
 use super::tree::Value;
 use super::values::*;
-use super::{
-    Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource,
-};
-use crate::mode::Mode;
+use super::{Act, Config, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource};
+use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
-use crate::policy::{Exemptions, Rules, Stage, Thresholds};
+use crate::policy::{Exemptions, Rules, Stage, Thresholds, Warn};
+use crate::units::quantity::LONGEST;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -45,9 +43,9 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let thresholds = thresholds(t.table("thresholds"), d.rules.thresholds);
     let stages = stages(&mut t, d.rules.stages);
     let spinning = signatures(t.table("signatures"), d.rules.spinning);
-    let (act, drain_shared) = act(t.table("act"), d.act, d.rules.drain_shared);
+    let (act, drain_shared, warn) = act(t.table("act"), d.act, d.rules.drain_shared);
     let limits = limits(t.table("limits"), d.limits);
-    let (exemptions, job_comment) = exemptions(t.table("exemptions"), d.rules.exemptions);
+    let exemptions = exemptions(t.table("exemptions"), d.rules.exemptions);
     let history = history(t.table("history"), d.history);
     faults(t.table("faults"));
     let epilog = epilog(t.table("epilog"), d.epilog);
@@ -56,22 +54,8 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     metrics(t.table("metrics"));
     daemon(&mut t);
     t.finish();
-    let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared };
-    Config {
-        mode,
-        enforce_in,
-        state_dir,
-        deadline,
-        gpu,
-        slurm,
-        rules,
-        act,
-        limits,
-        job_comment,
-        history,
-        epilog,
-        ..d
-    }
+    let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared, warn };
+    Config { mode, enforce_in, state_dir, deadline, gpu, slurm, rules, act, limits, history, epilog, ..d }
 }
 
 fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
@@ -180,22 +164,18 @@ fn signatures(mut t: Table<'_, '_>, spinning: Verdict) -> Verdict {
     spinning
 }
 
-fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool) {
+fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool, Option<Warn>) {
     let drain_shared = t.read("drain_shared", drain_shared, truth);
     let act = Act {
         release: t.read("release", d.release, word(RELEASES)),
         release_orphans: t.read("release_orphans", d.release_orphans, truth),
+        requeue: t.read("terminate", d.requeue, word(&[("cancel", false), ("requeue", true)])),
         admin_comment: t.read("admin_comment", d.admin_comment, truth),
         notify_job: t.read("notify_job", d.notify_job, truth),
     };
-    if t.said("terminate", word(&[("cancel", false), ("requeue", true)])) == Some(true) {
-        t.note("terminate: requeue", LATER);
-    }
-    if t.said("warn", maybe(text)).flatten().is_some() {
-        t.note("warn", LATER);
-    }
+    let warn = t.read("warn", None, maybe(warn));
     t.finish();
-    (act, drain_shared)
+    (act, drain_shared, warn)
 }
 
 fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
@@ -209,7 +189,7 @@ fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
     limits
 }
 
-fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Duration>) {
+fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> Exemptions {
     let exemptions = Exemptions {
         users: t.read("users", d.users, list(name)),
         accounts: t.read("accounts", d.accounts, list(name)),
@@ -218,10 +198,10 @@ fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Durati
         name_pattern: t.read("name_pattern", d.name_pattern, maybe(pattern)),
         max_gpus: t.read("max_gpus", d.max_gpus, maybe(whole(1..=1_000_000))),
         max_age_ms: t.read("max_age", d.max_age_ms, maybe(millis(SECOND..=LONGEST))),
+        job_comment_ms: t.read("job_comment", d.job_comment_ms, maybe(millis(SECOND..=LONGEST))),
     };
-    let job_comment = t.read("job_comment", None, maybe(duration(SECOND..=LONGEST)));
     t.finish();
-    (exemptions, job_comment)
+    exemptions
 }
 
 fn history(mut t: Table<'_, '_>, d: History) -> History {

@@ -1,9 +1,9 @@
 //! Readers of single values: each says what it found and what is allowed. None converts: a number is no text,
 //! a text is no number, null is neither, and a number without a unit is no duration.
 
-use super::quantity;
 use super::tree::{Node, Value};
-use crate::policy::Auto;
+use crate::policy::{Auto, Warn};
+use crate::units::quantity;
 use regex_lite::{Regex, RegexBuilder};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -216,6 +216,23 @@ pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
     match argv.first() {
         Some(program) if !program.starts_with('/') => wrong(node, "a list that begins with an absolute path"),
         _ => Ok(argv),
+    }
+}
+
+/// Signals that a job may be warned by.
+const SIGNALS: [&str; 6] = ["USR1", "USR2", "CONT", "HUP", "INT", "TERM"];
+
+/// `USR1`, `USR1@5m`: a signal, and how long before the cancel at least.
+pub(super) fn warn(node: &Node<'_>) -> Result<Warn, Bad> {
+    let said = text(node)?;
+    let (signal, ahead) = said.split_once('@').unwrap_or((&said, "0s"));
+    let signal = SIGNALS.into_iter().find(|known| *known == signal);
+    match (signal, quantity::duration(ahead).filter(|ahead| *ahead <= Duration::from_secs(86_400))) {
+        (Some(signal), Some(ahead)) => Ok(Warn { signal, ahead_ms: ahead.as_millis() as i64 }),
+        _ => wrong(
+            node,
+            format!("one of {}, and how long before the cancel, at most 24h: USR1@5m", SIGNALS.join(", ")),
+        ),
     }
 }
 

@@ -283,7 +283,7 @@ fn deeds(out: &mut String, told: &Told) {
             if a.detail.is_empty() { String::new() } else { format!(": {}", a.detail.escape_debug()) };
         let outcome = format!("{:?}", a.outcome).to_lowercase();
         let _ =
-            writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.verdict.word(), a.wall.rfc3339(), a.run.0);
+            writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.deed.word(), a.wall.rfc3339(), a.run.0);
         if let Some(reason) = &a.reason {
             let _ = writeln!(out, "         reason: {reason}");
         }

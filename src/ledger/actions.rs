@@ -5,33 +5,8 @@ use super::columns::Cells;
 use super::jobs::{self, known, number, words};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
-use crate::units::WallMs;
+use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
-
-/// What is recorded: a stage's verdict, or the release of our own drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Alert, drain or cancel.
-    Of(Verdict),
-    /// Our drain is lifted.
-    Release,
-}
-
-impl Deed {
-    /// The word in the ledger.
-    pub fn word(self) -> &'static str {
-        match self {
-            Deed::Of(verdict) => verdict.word(),
-            Deed::Release => "release",
-        }
-    }
-
-    pub(super) fn from_word(word: &str) -> Option<Deed> {
-        [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Of(Verdict::Cancel), Deed::Release]
-            .into_iter()
-            .find(|deed| deed.word() == word)
-    }
-}
 
 words!(outcome_word, outcome_from, Outcome {
     Begun = "begun",
@@ -73,12 +48,23 @@ pub struct OpenDrain {
     pub restart: u32,
     /// Its start.
     pub start: WallMs,
+    /// What its reason was rewritten to, oldest first: votes, and votes taken back, however they ended.
+    pub rewritten: Vec<String>,
     /// The boot on which it was drained.
     pub boot_id: String,
     /// Whether that job run is still registered on the present boot.
     pub job_open: bool,
     /// The run that last saw it fit for release: two runs have to agree.
     pub release_seen: Option<RunId>,
+    /// The run after the drain that counted the cluster's drains again.
+    pub counted_again: Option<RunId>,
+}
+
+impl OpenDrain {
+    /// Whether the node shows this very drain: the reason is byte for byte one that we wrote for it.
+    pub fn shows(&self, node: &NodeStatus) -> bool {
+        self.action.reason.iter().chain(&self.rewritten).any(|reason| node.drained_as(reason))
+    }
 }
 
 /// An action whose outcome is not known: the run was killed, or Slurm did not answer.
@@ -104,7 +90,7 @@ pub struct UnsettledAction {
 
 /// A job run's alerts, drains and cancels, oldest first; for [`of`].
 pub(super) const OF_RUN: &str =
-    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail FROM action
+    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms FROM action
      WHERE job_run = ?1 AND verdict <> 'release' ORDER BY id";
 
 const HOUR_MS: i64 = 3_600_000;
@@ -115,7 +101,7 @@ impl Ledger {
     ///
     /// Errors: any: then the action must not be done. `Refused` for a reason that is no single line.
     pub fn begin_action(&mut self, action: &NewAction, now: &Now) -> Result<i64, LedgerError> {
-        let durable = action.deed != Deed::Of(Verdict::Alert);
+        let durable = action.deed != Deed::Alert;
         let node = self.node.as_str().to_owned();
         self.durably(durable, "write an action down", |tx| insert(tx, &node, action, now))
     }
@@ -159,13 +145,23 @@ impl Ledger {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             let mut found = conn.prepare(
                 "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
-                     a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id, a.release_seen_run,
-                     j.id IS NOT NULL
+                     a.boottime_ms, a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id,
+                     a.release_seen_run, j.id IS NOT NULL, a.counted_again_run
                  FROM action a JOIN boot b ON b.id = a.boot LEFT JOIN job_run j
                      ON j.id = a.job_run AND j.boot = ?1 AND j.closed_how IS NULL
                  WHERE a.verdict = 'drain' AND a.outcome IN ('begun', 'done', 'unknown') ORDER BY a.id",
             )?;
-            found.query_map([boot], open_drain)?.collect()
+            let mut drains: Vec<OpenDrain> =
+                found.query_map([boot], open_drain)?.collect::<Result<_, _>>()?;
+            let mut votes = conn.prepare(
+                "SELECT reason FROM action WHERE verdict = 'vote' AND job_run = ?1 AND id > ?2
+                 AND reason NOTNULL ORDER BY id",
+            )?;
+            for drain in &mut drains {
+                let of_it = votes.query_map((drain.job_run.0, drain.action.id), |r| r.get(0))?;
+                drain.rewritten = of_it.collect::<Result<_, _>>()?;
+            }
+            Ok(drains)
         })
     }
 
@@ -197,18 +193,34 @@ impl Ledger {
         })
     }
 
+    /// Notes that this run counted the cluster's drains again after a drain of ours.
+    pub fn note_counted_again(&mut self, id: i64, run: RunId) -> Result<(), LedgerError> {
+        self.write("note that the cluster's drains were counted again", |tx| {
+            tx.execute("UPDATE action SET counted_again_run = ?2 WHERE id = ?1", (id, run.0)).map(|_| ())
+        })
+    }
+
+    /// Whether we have requeued this job before, in any of its runs that the ledger remembers.
+    pub fn was_requeued_by_us(&self, job: JobId) -> Result<bool, LedgerError> {
+        self.read("look for an earlier requeue", |conn| {
+            let sql =
+                "SELECT 1 FROM action WHERE verdict = 'requeue' AND job_id = ?1 AND outcome <> 'failed'";
+            conn.prepare(sql)?.exists([number(job)])
+        })
+    }
+
     /// Our drain is no longer there, by our release or somebody else's.
     pub fn mark_lifted(&mut self, id: i64, detail: &str) -> Result<(), LedgerError> {
         self.end_action(id, Outcome::Lifted, detail, false)
     }
 
-    /// Drains and cancels of the last hour, however they ended. Those of an earlier boot go by the wall
+    /// Drains, warnings, cancels and requeues of the last hour, however they ended. Those of an earlier boot go by the wall
     /// clock, and count if that clock has stepped back since.
     pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
         self.read("count actions", |conn| {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             conn.query_row(
-                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'cancel')
+                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'warn', 'cancel', 'requeue')
                  AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
                 (boot, now.boot.0 - HOUR_MS, now.wall.0 - HOUR_MS),
                 |r| r.get(0),
@@ -276,14 +288,11 @@ pub(super) fn of(statement: &mut Statement, job: JobRunId) -> rusqlite::Result<V
 }
 
 fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
-    let verdict = match known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")? {
-        Deed::Of(verdict) => verdict,
-        Deed::Release => return known(None, "action.verdict"),
-    };
     Ok(ActionRecord {
         id: row.get(0)?,
-        verdict,
+        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
         run: RunId(row.get(2)?),
+        at: BootMs(row.get(8)?),
         wall: WallMs(row.get(3)?),
         outcome: known(outcome_from(&row.get::<_, String>(4)?), "action.outcome")?,
         reason: row.get(5)?,
@@ -295,13 +304,15 @@ fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
 fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
     Ok(OpenDrain {
         action: action_record(row)?,
-        job_run: JobRunId(row.get(8)?),
-        job: jobs::job_id(row.get(9)?)?,
-        restart: row.get(10)?,
-        start: WallMs(row.get(11)?),
-        boot_id: row.get(12)?,
-        release_seen: row.get::<_, Option<i64>>(13)?.map(RunId),
-        job_open: row.get(14)?,
+        rewritten: Vec::new(),
+        job_run: JobRunId(row.get(9)?),
+        job: jobs::job_id(row.get(10)?)?,
+        restart: row.get(11)?,
+        start: WallMs(row.get(12)?),
+        boot_id: row.get(13)?,
+        release_seen: row.get::<_, Option<i64>>(14)?.map(RunId),
+        job_open: row.get(15)?,
+        counted_again: row.get::<_, Option<i64>>(16)?.map(RunId),
     })
 }
 
@@ -323,11 +334,10 @@ mod tests {
     use super::super::LedgerErrorKind;
     use super::super::testing::*;
     use super::*;
-    use crate::units::BootMs;
 
     fn drain<'a>(job: &'a JobRun, reason: Option<&'a str>) -> NewAction<'a> {
         NewAction {
-            deed: Deed::Of(Verdict::Drain),
+            deed: Deed::Drain,
             finding: None,
             job,
             run: RunId(3),
@@ -402,8 +412,7 @@ mod tests {
     fn the_last_hour_counts_drains_and_cancels_across_a_reboot_but_no_releases() {
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 1);
-        let deeds =
-            [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Release, Deed::Of(Verdict::Cancel)];
+        let deeds = [Deed::Alert, Deed::Drain, Deed::Release, Deed::Cancel];
         for (minute, deed) in (1..).zip(deeds) {
             let action = NewAction { deed, ..drain(&job, None) };
             ledger.begin_action(&action, &at(minute * 10)).unwrap();

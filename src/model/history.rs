@@ -92,15 +92,19 @@ pub struct UnitRef {
 pub struct ActionRecord {
     /// Its row.
     pub id: i64,
-    /// What was asked for.
-    pub verdict: Verdict,
+    /// What was done.
+    #[serde(rename = "verdict")]
+    pub deed: Deed,
     /// The run that did it.
     pub run: RunId,
-    /// When.
+    /// When, on its own boot.
+    #[serde(skip)]
+    pub at: BootMs,
+    /// The same, for showing.
     pub wall: WallMs,
     /// How it ended.
     pub outcome: Outcome,
-    /// The node's Reason that we wrote, byte for byte; for drains.
+    /// The node's Reason that we wrote, byte for byte; for drains and votes.
     pub reason: Option<String>,
     /// The finding's signature when it was done.
     pub signature: String,
@@ -143,6 +147,60 @@ impl Verdict {
             Verdict::Alert => "alert",
             Verdict::Drain => "drain",
             Verdict::Cancel => "cancel",
+        }
+    }
+}
+
+/// What is written down: a stage's verdict, and what belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// People are told.
+    Alert,
+    /// This node is drained.
+    Drain,
+    /// Our drain's reason says that this node agrees to a cancel, or no longer does.
+    Vote,
+    /// The job is warned by a signal.
+    Warn,
+    /// The job is cancelled.
+    Cancel,
+    /// The job is requeued in place of a cancel.
+    Requeue,
+    /// Our drain is lifted.
+    Release,
+}
+
+impl Deed {
+    /// All of them.
+    pub const ALL: [Deed; 7] =
+        [Deed::Alert, Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel, Deed::Requeue, Deed::Release];
+
+    /// The word in the ledger and for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Deed::Alert => "alert",
+            Deed::Drain => "drain",
+            Deed::Vote => "vote",
+            Deed::Warn => "warn",
+            Deed::Cancel => "cancel",
+            Deed::Requeue => "requeue",
+            Deed::Release => "release",
+        }
+    }
+
+    /// The deed of a word.
+    pub fn from_word(word: &str) -> Option<Deed> {
+        Deed::ALL.into_iter().find(|deed| deed.word() == word)
+    }
+}
+
+impl From<Verdict> for Deed {
+    fn from(verdict: Verdict) -> Deed {
+        match verdict {
+            Verdict::Alert => Deed::Alert,
+            Verdict::Drain => Deed::Drain,
+            Verdict::Cancel => Deed::Cancel,
         }
     }
 }

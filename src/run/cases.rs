@@ -4,17 +4,22 @@ use super::eyes::Eyes;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, questions};
 use crate::act::look::Look;
-use crate::act::{self, Deed, Desk};
-use crate::config::EnforceIn;
+use crate::act::{self, Desk, Doubt, Ending, Terminate};
 use crate::explain::{self, Asked};
 use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, OpenDrain, Reach};
 use crate::lock::RunLock;
 use crate::model::*;
+use crate::policy::cap::Cap;
+use crate::policy::nodes::Nodes;
+use crate::policy::slot::Slot;
 use crate::policy::stage::{self, Circumstances, Step};
 use crate::policy::{self, Assessment, Finding, Guard, Judgement, Rules, Signature, judge};
 use crate::reading::{Absence, Reading};
-use crate::units::BootMs;
+use crate::units::{BootMs, NodeName};
 use std::collections::BTreeSet;
+
+/// Slurm's own limit for one list.
+const MOST_NODES: usize = 64 << 10;
 
 /// A job run with its history and judgement.
 pub struct Case {
@@ -102,10 +107,10 @@ impl Case {
         let row = self.record(setting, run, &finding, ledger)?;
         let circumstances = self.circumstances(setting, run, ledger)?;
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
-            Step::Rest => {}
+            Step::Rest | Step::Later { .. } => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
             Step::Withheld { asked, guard, because } => {
-                self.withhold(setting, run, asked, guard, &because, ledger)?
+                self.withhold(setting, run, asked.into(), guard, &because, ledger)?
             }
             step => {
                 lock.phase("act");
@@ -163,7 +168,7 @@ impl Case {
     /// too and nothing on this node shows that it lives (shards and MPS share for good, and nobody need be asked),
     /// or a drain of ours stands for it.
     fn may_be_stale(&self) -> bool {
-        let drained = |a: &ActionRecord| a.verdict == Verdict::Drain && a.outcome == Outcome::Done;
+        let drained = |a: &ActionRecord| a.deed == Deed::Drain && a.outcome == Outcome::Done;
         let shared = self.history.units == Reading::Absent(Absence::Shared);
         (shared && !self.lives) || self.history.actions.iter().any(drained)
     }
@@ -175,7 +180,7 @@ impl Case {
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
-        let archive = setting.config.mode().permit().is_none();
+        let archive = !setting.config.mode().enforces();
         let (id, restart) = (job.registration.job, Some(job.registration.restart));
         ledger.clear(id, restart, setting.now, archive, case.as_ref())?;
         tracing::info!(job = id.get(), "job {} has ended and no Epilog told: cleared", job.shown_id());
@@ -236,12 +241,19 @@ impl Case {
         run: RunId,
         ledger: &Ledger,
     ) -> Result<Circumstances<'_>, Trouble> {
+        let (config, node) = (setting.config, &setting.place.node);
+        let spread_ms = config.limits.spread.as_millis() as i64;
+        let slot = Slot::of(node, self.job().registration.job, spread_ms);
+        let open = slot.is_open(ledger.run_before(run, setting.now)?, setting.now.boot);
         Ok(Circumstances {
-            permit: setting.config.mode().permit(),
+            permit: config.mode().permit(&config.enforce_in, self.job(), node),
             run,
+            now: setting.now.boot,
             job: self.job(),
             actions: &self.history.actions,
             node_units: self.history.node_units,
+            nodes: nodes_of(self.job(), node),
+            wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
             held_by: held_by(setting, self.job(), ledger)?,
         })
     }
@@ -255,6 +267,14 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
+        // Of a job on several nodes the first one tells people, once.
+        if let Ok(nodes) = nodes_of(self.job(), &setting.place.node)
+            && !nodes.is_first()
+        {
+            let (job, first) = (self.job().shown_id(), nodes.first());
+            tracing::info!(job, "job {job}: {}; node {first} tells of it", self.words());
+            return Ok(ledger.end_action(action, Outcome::Done, &format!("told by node {first}"), false)?);
+        }
         let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
@@ -271,7 +291,7 @@ impl Case {
 
     fn action<'a>(&'a self, verdict: Verdict, run: RunId, row: i64, f: &'a Finding) -> NewAction<'a> {
         NewAction {
-            deed: ledger::Deed::Of(verdict),
+            deed: Deed::from(verdict),
             finding: Some(row),
             job: self.job(),
             run,
@@ -285,21 +305,20 @@ impl Case {
         &self,
         setting: &Setting,
         run: RunId,
-        asked: Verdict,
+        asked: Deed,
         guard: Option<Guard>,
         because: &str,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
-        let (job, deed) = (self.job().id, ledger::Deed::Of(asked));
-        if ledger.withhold(job, deed, because, run, setting.now)? {
-            let job = self.job().shown_id();
+        if ledger.withhold(self.job().id, asked, because, run, setting.now)? {
+            let (job, asked) = (self.job().shown_id(), asked.word());
             let guard = guard.map_or("", Guard::word);
-            tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
+            tracing::warn!(job, verdict = asked, guard, "job {job}: {asked} withheld: {because}");
         }
         Ok(())
     }
 
-    /// Drain, cancel, or the look at an earlier deed of unclear outcome.
+    /// Drain, vote, warn, cancel, or the look at an earlier deed of unclear outcome.
     fn perform(
         &mut self,
         setting: &Setting,
@@ -309,45 +328,67 @@ impl Case {
         eyes: &mut dyn Eyes,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
-        let job = self.job().clone();
+        let (job, config) = (self.job().clone(), setting.config);
         let mut gpus = || eyes.gpus();
-        let mut look = Look {
-            rules: &setting.config.rules,
-            gpus: &mut gpus,
-            admin_comment: setting.config.act.admin_comment,
-        };
+        let mut look = look(setting, &mut gpus);
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding };
-        let (asked, deed) = match step {
-            Step::Drain(warrant) => (Verdict::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
-            Step::Cancel(warrant) => (Verdict::Cancel, act::cancel(warrant, &job, &mut look, &mut desk)?),
-            Step::Reconcile(action) => {
-                let found = act::reconcile(&action, job.registration.job, &mut desk)?;
-                let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
-                tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.verdict);
-                return Ok(());
-            }
-            Step::Rest | Step::Alert | Step::Withheld { .. } => return Ok(()),
+        let terminate = if config.act.requeue { Terminate::Requeue } else { Terminate::Cancel };
+        let signal = config.rules.warn.map_or("USR1", |warn| warn.signal);
+        let (asked, ending) = match step {
+            Step::Drain(warrant) => (Deed::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
+            Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, &job, &mut look, &mut desk)?),
+            Step::Warn(all) => (Deed::Warn, act::warn(all, signal, &job, &mut look, &mut desk)?),
+            Step::Cancel(all) => (Deed::Cancel, act::cancel(all, terminate, &job, &mut look, &mut desk)?),
+            Step::Reconcile(action) => return self.reconcile(setting, &action, &mut desk),
+            Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => return Ok(()),
         };
-        match deed {
-            Deed::Withheld(because) => self.withhold(setting, run, asked, None, &because, ledger),
-            Deed::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
+        match ending {
+            Ending::Withheld(Doubt { guard, because, of_limit }) => {
+                if of_limit {
+                    ledger.unanswered(&back_off(&job, asked), setting.now)?;
+                }
+                self.withhold(setting, run, asked, guard, &because, ledger)
+            }
+            Ending::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
         }
+    }
+
+    /// Finds out how an earlier deed ended; asked again ever more rarely while Slurm does not say.
+    fn reconcile(&self, setting: &Setting, action: &ActionRecord, desk: &mut Desk) -> Result<(), Trouble> {
+        let subject = format!("outcome {}", action.id);
+        if !setting.may_ask() || !desk.ledger.ask_allowed(&subject, setting.now)? {
+            return Ok(());
+        }
+        let (job, deed) = (self.job().shown_id(), action.deed.word());
+        match act::reconcile(action, self.job().registration.job, desk)? {
+            Some(outcome) => {
+                let outcome = format!("{outcome:?}").to_lowercase();
+                tracing::warn!(
+                    job,
+                    verdict = deed,
+                    outcome,
+                    "job {job}: the earlier {deed} is {outcome}, by looking"
+                );
+            }
+            None => desk.ledger.unanswered(&subject, setting.now)?,
+        }
+        Ok(())
     }
 
     fn tell_deed(
         &mut self,
         setting: &Setting,
-        asked: Verdict,
+        asked: Deed,
         outcome: Outcome,
         words: &str,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
-        let job = self.job().shown_id();
+        let (job, asked_word) = (self.job().shown_id(), asked.word());
         let how = format!("{outcome:?}").to_lowercase();
-        tracing::warn!(job, verdict = asked.word(), outcome = how, "job {job}: {asked} {how}: {words}");
+        tracing::warn!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how}: {words}");
         match outcome {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
-            Outcome::Done if asked == Verdict::Cancel => {
+            Outcome::Done if asked == Deed::Cancel => {
                 let details = questions::over(self.job(), JobState::Completing);
                 ledger.set_details(self.job().id, &details)?;
                 self.history.job.details = Some(details);
@@ -372,8 +413,38 @@ impl Case {
 }
 
 /// Where a refused deed is kept, so that it is not asked for again every run.
-fn back_off(job: &JobRun, asked: Verdict) -> String {
-    format!("{asked} {}", job.id.0)
+fn back_off(job: &JobRun, asked: Deed) -> String {
+    format!("{} {}", asked.word(), job.id.0)
+}
+
+/// The look before a deed, by this configuration.
+pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Reading<GpuReport>) -> Look<'a> {
+    let (config, limits) = (setting.config, &setting.config.limits);
+    Look {
+        rules: &config.rules,
+        cap: Cap { fraction: limits.max_drained_fraction, most: limits.max_drained_nodes },
+        gpus,
+        admin_comment: config.act.admin_comment,
+    }
+}
+
+/// The job's nodes by Slurm's own list; without an answer of Slurm, only a job that its registration places on one
+/// node is known to be alone.
+pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
+    let count = job.details.as_ref().map_or(job.registration.nodes, |details| details.nodes);
+    match count {
+        Reading::Measured(1) => return Ok(Nodes::alone(me)),
+        Reading::Measured(_) => {}
+        Reading::Absent(_) => return Err("on how many nodes the job runs is not known".to_owned()),
+    }
+    let list = job.details.as_ref().and_then(|details| details.node_list.measured());
+    let list = list.ok_or("on which nodes the job runs is not known")?;
+    let names = crate::slurm::hostlist::expand(list, MOST_NODES)?;
+    let names = names.iter().map(|name| NodeName::new(name)).collect::<Result<Vec<_>, _>>()?;
+    if count != Reading::Measured(names.len() as u32) {
+        return Err("Slurm's list of the job's nodes is not as long as it says".to_owned());
+    }
+    Nodes::new(names, me)
 }
 
 /// Whatever about this run, node or site forbids a deed that time has made due.
@@ -392,42 +463,19 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     if !setting.may_act() {
         return Ok(Some("too little of this run's time is left".to_owned()));
     }
-    if let Some(why) = not_enforced(&config.enforce_in, setting, job) {
-        return Ok(Some(why));
-    }
     let most = config.limits.max_actions_per_hour;
     if ledger.actions_in_last_hour(setting.now)? >= most {
         return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
     }
-    for verdict in [Verdict::Drain, Verdict::Cancel] {
-        if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
-            return Ok(Some(format!("the {verdict} was tried and failed; it is tried again later")));
+    for deed in [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel] {
+        if !ledger.ask_allowed(&back_off(job, deed), setting.now)? {
+            return Ok(Some(format!(
+                "the {} was not done when it was due; it is tried again later",
+                deed.word()
+            )));
         }
     }
     Ok(None)
-}
-
-/// Where `enforce_in` narrows the permit.
-fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<String> {
-    let details = job.details.as_ref();
-    let outside = |list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>| {
-        let value = told.and_then(|t| t.measured()).or(registered.measured());
-        !list.is_empty() && !value.is_some_and(|v| list.contains(v))
-    };
-    let r = &job.registration;
-    let checks = [
-        ("partitions", &narrow.partitions, details.map(|d| &d.partition), &r.partition),
-        ("accounts", &narrow.accounts, details.map(|d| &d.account), &r.account),
-        ("qos", &narrow.qos, details.map(|d| &d.qos), &r.qos),
-    ];
-    for (key, list, told, registered) in checks {
-        if outside(list, told, registered) {
-            return Some(format!("`enforce_in.{key}` does not name this job's"));
-        }
-    }
-    let place = f64::from(questions::spread(setting.place.node.as_str())) / f64::from(u32::MAX);
-    (place > narrow.node_share)
-        .then(|| format!("`enforce_in.node_share` {} leaves this node out", narrow.node_share))
 }
 
 /// One line for people: every job with its judgement, also those that are no candidates.

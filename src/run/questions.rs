@@ -6,7 +6,7 @@ use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
 use crate::reading::{Absence, Reading};
 use crate::slurm::{Ask, Listed};
-use crate::units::{BootMs, WallMs};
+use crate::units::{BootMs, WallMs, hash};
 
 /// Jobs asked about in one run; others wait for the next.
 const DISCOVERIES_A_RUN: usize = 2;
@@ -78,7 +78,7 @@ fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
 /// Every job that Slurm sees running here, at most every 15 minutes, at a moment that differs by node name.
 pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Trouble> {
     const SUBJECT: &str = "list";
-    let offset_ms = i64::from(spread(setting.place.node.as_str())) % LIST_EVERY_MS;
+    let offset_ms = i64::from(hash(setting.place.node.as_str())) % LIST_EVERY_MS;
     let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
     let due = match ledger.question(SUBJECT, setting.now)? {
         Question::Ask => true,
@@ -101,11 +101,6 @@ pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Troubl
             Ok(Vec::new())
         }
     }
-}
-
-/// A number that differs by name: FNV-1a.
-pub fn spread(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
 
 /// Asks once for what a finding makes matter (name, QOS, shown id, nodes, state), and keeps it.

@@ -4,7 +4,7 @@
 use super::cases::Case;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
-use crate::act::{self, Deed, Desk};
+use crate::act::{self, Desk, Ending, Lift};
 use crate::config::Release;
 use crate::ledger::{Ledger, OpenDrain};
 use crate::model::*;
@@ -50,10 +50,10 @@ pub fn ours(
             continue;
         }
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-        match act::release(&drain, &mut desk)? {
-            Deed::Withheld(why) if told(&drain, &why, ledger)? => {}
-            Deed::Withheld(why) => tell_it_stays(setting, run, &drain, &why, ledger)?,
-            Deed::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
+        match act::lift(&drain, Lift::Release, &mut desk)? {
+            Ending::Withheld(doubt) if told(&drain, &doubt.because, ledger)? => {}
+            Ending::Withheld(doubt) => tell_it_stays(setting, run, &drain, &doubt.because, ledger)?,
+            Ending::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
         }
     }
     Ok(())
@@ -109,9 +109,8 @@ fn look_and_tell(
     if told(drain, why, ledger)? || !setting.may_ask() {
         return Ok(());
     }
-    let ours = |node: &NodeStatus| drain.action.reason.as_deref().is_some_and(|r| node.drained_as(r));
     match setting.slurm.node() {
-        Ok(node) if ours(&node) => tell_it_stays(setting, run, drain, why, ledger),
+        Ok(node) if drain.shows(&node) => tell_it_stays(setting, run, drain, why, ledger),
         Ok(node) => {
             let detail = format!("lifted or changed by somebody else: {node}");
             ledger.mark_lifted(drain.action.id, &detail)?;
@@ -152,7 +151,7 @@ fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain
     if setting.config.act.release == Release::Never {
         return because("`act.release` is never");
     }
-    if setting.config.mode().permit().is_none() {
+    if !setting.config.mode().enforces() {
         return because("mode is observe");
     }
     if drain.boot_id != setting.now.boot_id {

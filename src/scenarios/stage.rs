@@ -2,7 +2,6 @@
 //! and eyes that see the timeline. Everything else is the real thing.
 
 use super::file::{Job, Samples, Scenario};
-use crate::act::reason::PREFIX;
 use crate::config::{self, Config};
 use crate::explain::{self, Answer, Asked};
 use crate::gpu::GpuSource;
@@ -10,6 +9,7 @@ use crate::gpu::simulated::{Simulated, Timeline};
 use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
+use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident, Whose};
 use crate::run::{self, Ended, Setting};

@@ -165,7 +165,7 @@ fn a_drain_that_slurm_refuses_is_tried_ever_more_rarely_and_leads_nowhere() {
         stage.run_at(at_ms).unwrap();
     }
     let Ok(Answer::Told(told)) = stage.explain(JobId::new(4242).unwrap()) else { panic!("registered") };
-    let of = |verdict| told.actions.iter().filter(move |a| a.verdict == verdict);
+    let of = |verdict: Verdict| told.actions.iter().filter(move |a| a.deed == verdict.into());
     assert_eq!(of(Verdict::Alert).count(), 1, "one alert, not one a run");
     assert_eq!(of(Verdict::Cancel).count(), 0);
     assert!(of(Verdict::Drain).all(|a| a.outcome == Outcome::Failed && a.detail.contains("Invalid user id")));

@@ -1,0 +1,156 @@
+//! How many of the cluster's nodes may carry our drains at once. Every node counts for itself, in its own slot; what
+//! nodes that came at the same instant took too much is withdrawn by those whose names sort last.
+
+use super::reason::{self, PREFIX, RunKey};
+use crate::model::NodeRow;
+use crate::units::NodeName;
+
+/// The limit as the configuration gives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cap {
+    /// Share of the cluster's GPU nodes, 0 to 1.
+    pub fraction: f64,
+    /// The same as a number; `None`: the share alone.
+    pub most: Option<u32>,
+}
+
+/// What one look at all nodes shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Nodes with GPUs.
+    pub gpu_nodes: u32,
+    /// Nodes that carry a drain of ours for another job run, or for a fault.
+    pub others: u32,
+    /// Of those, the ones whose names sort before this node's.
+    pub others_before: u32,
+}
+
+impl Census {
+    /// Counts. Drains for the same job run do not count against each other.
+    pub fn of(nodes: &[NodeRow], me: &NodeName, key: RunKey) -> Census {
+        let is_others = |row: &&NodeRow| {
+            let ours = row.status.reason.as_deref().filter(|r| row.status.drained() && r.starts_with(PREFIX));
+            row.name != *me && ours.is_some_and(|text| reason::read(text).is_none_or(|it| it.key != key))
+        };
+        let others: Vec<&NodeRow> = nodes.iter().filter(is_others).collect();
+        Census {
+            gpu_nodes: nodes.iter().filter(|row| row.gpus).count() as u32,
+            others: others.len() as u32,
+            others_before: others.iter().filter(|row| row.name.as_str() < me.as_str()).count() as u32,
+        }
+    }
+}
+
+impl Cap {
+    /// The number of nodes, in a cluster with so many GPU nodes.
+    pub fn nodes(&self, gpu_nodes: u32) -> u32 {
+        let share = ((f64::from(gpu_nodes) * self.fraction) as u32).max(1);
+        self.most.map_or(share, |most| share.min(most))
+    }
+
+    /// Whether `job_nodes` nodes more may be drained for one job run.
+    ///
+    /// Errors: the words for `withheld`, with the limit.
+    pub fn room(&self, census: Census, job_nodes: u32) -> Result<(), String> {
+        let cap = self.nodes(census.gpu_nodes);
+        let limit = format!("the limit is {cap} of {} GPU nodes (`limits`)", census.gpu_nodes);
+        if job_nodes > cap {
+            return Err(format!("the job runs on {job_nodes} nodes; {limit}"));
+        }
+        match census.others + job_nodes <= cap {
+            true => Ok(()),
+            false => Err(format!("{} nodes are drained by us already; {limit}", census.others)),
+        }
+    }
+
+    /// Whether this node, drained for a job run on `job_nodes` nodes, is one too many: the cap is overshot and its name
+    /// sorts past it.
+    pub fn overshot(&self, census: Census, job_nodes: u32) -> bool {
+        let cap = self.nodes(census.gpu_nodes);
+        census.others + job_nodes > cap && census.others_before + job_nodes > cap
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::reason::{Stand, waste};
+    use super::*;
+    use crate::model::{JobId, NodeBase, NodeStatus};
+    use crate::policy::Signature;
+    use crate::units::WallMs;
+
+    pub(crate) fn key(job: u64) -> RunKey {
+        RunKey { job: JobId::new(job).unwrap(), start_unix_s: 1_764_422_738, restart: 0 }
+    }
+
+    pub(crate) fn row(name: &str, reason: Option<&str>) -> NodeRow {
+        let flags = reason.map(|_| "drain".to_owned()).into_iter().collect();
+        let status = NodeStatus { base: NodeBase::Allocated, flags, reason: reason.map(str::to_owned) };
+        let reason_unix_s = reason.map(|_| 1_764_430_000);
+        NodeRow { name: NodeName::new(name).unwrap(), status, gpus: true, reason_unix_s }
+    }
+
+    fn ours(job: u64) -> String {
+        waste(key(job), Signature::Hung, Stand::Drain, WallMs(0))
+    }
+
+    #[test]
+    fn what_counts_is_a_drain_of_ours_for_another_job_run() {
+        let (one, two) = (ours(1), ours(2));
+        let mut rows = vec![
+            row("n1", Some(&one)),
+            row("n2", Some(&two)),
+            row("n4", Some("gpu-reaper: fault=ecc since=x")),
+            row("n5", Some("DIMM replaced tomorrow")),
+            row("n6", None),
+        ];
+        // 24.11 keeps the Reason of a node that is drained no more.
+        rows.push(NodeRow {
+            status: NodeStatus { flags: vec![], ..rows[1].status.clone() },
+            ..row("n7", None)
+        });
+        let census = |me: &str, job: u64| Census::of(&rows, &NodeName::new(me).unwrap(), key(job));
+        assert_eq!(census("n3", 1), Census { gpu_nodes: 6, others: 2, others_before: 1 });
+        assert_eq!(census("n3", 9), Census { gpu_nodes: 6, others: 3, others_before: 2 });
+        assert_eq!(census("n2", 2), Census { gpu_nodes: 6, others: 2, others_before: 1 });
+    }
+
+    #[test]
+    fn a_cap_is_a_share_of_at_least_one_and_never_more_than_the_number() {
+        let cap = |fraction, most| Cap { fraction, most };
+        let table = [
+            (4, 0.1, None, 1),
+            (100, 0.1, None, 10),
+            (100, 0.1, Some(3), 3),
+            (100, 0.1, Some(0), 0),
+            (0, 1.0, None, 1),
+        ];
+        for (nodes, fraction, most, want) in table {
+            assert_eq!(cap(fraction, most).nodes(nodes), want, "{nodes} {fraction} {most:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_on_more_nodes_than_the_cap_is_told_the_limit() {
+        let cap = Cap { fraction: 0.1, most: None };
+        let census = |others, before| Census { gpu_nodes: 40, others, others_before: before };
+        assert_eq!(cap.room(census(0, 0), 4), Ok(()));
+        assert_eq!(cap.room(census(3, 0), 1), Ok(()));
+        assert!(cap.room(census(4, 0), 1).unwrap_err().contains("4 nodes are drained by us already"));
+        assert!(
+            cap.room(census(0, 0), 5).unwrap_err().contains("the job runs on 5 nodes; the limit is 4 of 40")
+        );
+    }
+
+    #[test]
+    fn of_nodes_that_overshot_together_exactly_the_cap_stays() {
+        let cap = Cap { fraction: 0.1, most: None };
+        for (nodes, all) in [(40u32, 4u32), (40, 9), (40, 40), (10, 3), (1000, 1000)] {
+            let stays = |nth: &u32| {
+                let census = Census { gpu_nodes: nodes, others: all - 1, others_before: *nth };
+                !cap.overshot(census, 1)
+            };
+            assert_eq!((0..all).filter(stays).count() as u32, cap.nodes(nodes).min(all), "{all} of {nodes}");
+        }
+    }
+}

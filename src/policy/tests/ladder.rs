@@ -1,0 +1,119 @@
+//! The ladder where a job runs on several nodes, is warned first, or has to wait for its node's moment.
+
+use super::*;
+
+const LONG: i64 = 1130;
+
+/// Five hours of nothing on every GPU: every stage is due.
+fn due() -> (JobHistory, Finding) {
+    let quiet = history(&[vec![at(0); 600]]);
+    let found = finding(&quiet);
+    (quiet, *found)
+}
+
+fn nodes(me: &str) -> Nodes {
+    let name = |text: &str| NodeName::new(text).unwrap();
+    Nodes::new(["n1", "n2"].map(name).to_vec(), &name(me)).unwrap()
+}
+
+fn ago(minutes: i64, deed: Deed, stand: Stand) -> ActionRecord {
+    let reason = waste(KEY, Signature::Hung, stand, WallMs(0));
+    let at = BootMs(NOW - minutes * MINUTE);
+    ActionRecord { at, reason: Some(reason), ..record(minutes, deed, LONG - 1 - minutes, Outcome::Done) }
+}
+
+/// Alerted and drained long ago, and what this node wrote since.
+fn climbed(votes: &[(i64, Stand)]) -> JobHistory {
+    let (mut quiet, found) = due();
+    quiet.actions.push(record(1, Deed::Alert, found.since_run.0, Outcome::Done));
+    quiet.actions.push(ago(200, Deed::Drain, Stand::Drain));
+    quiet.actions.extend(votes.iter().map(|(minutes, stand)| ago(*minutes, Deed::Vote, *stand)));
+    quiet.actions.iter_mut().for_each(|a| a.run = a.run.max(found.since_run));
+    quiet
+}
+
+fn taken(history: &JobHistory, me: &str, wait_ms: i64) -> Step {
+    let c = Circumstances { nodes: Ok(nodes(me)), wait_ms, ..circumstances(history, Mode::Enforce, 2000) };
+    escalate(&due().1, &rules(), c)
+}
+
+#[test]
+fn every_node_votes_once_and_only_the_first_goes_on_to_cancel() {
+    for (me, votes, want) in [
+        ("n1", &[][..], "vote 0"),
+        ("n2", &[][..], "vote 0"),
+        ("n1", &[(5, Stand::Vote(0))][..], "cancel"),
+        ("n2", &[(5, Stand::Vote(0))][..], "rest"),
+        ("n2", &[(10, Stand::Vote(0))][..], "vote 1"),
+        ("n1", &[(10, Stand::Vote(2))][..], "vote 3"),
+        ("n2", &[(12, Stand::Vote(3))][..], "rest"),
+        ("n1", &[(16, Stand::Vote(3))][..], "withheld"),
+        ("n2", &[(16, Stand::Vote(3))][..], "withheld"),
+        ("n1", &[(9, Stand::Vote(1)), (8, Stand::Drain)][..], "vote 0"),
+    ] {
+        let got = match taken(&climbed(votes), me, 0) {
+            Step::Vote(warrant) => match warrant.stand() {
+                Stand::Vote(n) => format!("vote {n}"),
+                Stand::Drain => "drain".to_owned(),
+            },
+            Step::Cancel(_) => "cancel".to_owned(),
+            Step::Rest => "rest".to_owned(),
+            Step::Withheld { .. } => "withheld".to_owned(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(got, want, "{me} {votes:?}");
+    }
+}
+
+#[test]
+fn a_stage_waits_for_its_nodes_moment_and_a_vote_that_grows_old_does_not() {
+    let (mut quiet, found) = due();
+    quiet.actions.push(record(1, Deed::Alert, found.since_run.0, Outcome::Done));
+    let wait = |step: Step| matches!(step, Step::Later { in_ms: 5, .. });
+    assert!(wait(taken(&quiet, "n1", 5)), "drain");
+    assert!(wait(taken(&climbed(&[]), "n2", 5)), "vote");
+    assert!(wait(taken(&climbed(&[(5, Stand::Vote(0))]), "n1", 5)), "cancel");
+    assert!(matches!(taken(&climbed(&[(10, Stand::Vote(0))]), "n2", 5), Step::Vote(_)));
+}
+
+#[test]
+fn a_job_is_warned_in_one_run_and_cancelled_in_a_later_one() {
+    let mut warned = rules();
+    warned.warn = Some(Warn { signal: "USR1", ahead_ms: 5 * MINUTE });
+    let step =
+        |history: &JobHistory| escalate(&due().1, &warned, circumstances(history, Mode::Enforce, 2000));
+    let mut quiet = climbed(&[]);
+    assert!(matches!(step(&quiet), Step::Warn(_)));
+    quiet.actions.push(ActionRecord { run: RunId(1990), ..ago(2, Deed::Warn, Stand::Drain) });
+    assert!(matches!(step(&quiet), Step::Later { in_ms: 180_000, .. }));
+    quiet.actions.last_mut().unwrap().at = BootMs(NOW - 5 * MINUTE);
+    assert!(matches!(step(&quiet), Step::Cancel(_)));
+    quiet.actions.last_mut().unwrap().outcome = Outcome::Unknown;
+    assert!(matches!(step(&quiet), Step::Reconcile(_)), "never sent twice");
+}
+
+#[test]
+fn a_permit_is_for_one_job_run_and_as_narrow_as_the_site_says() {
+    let (quiet, _) = due();
+    let permit = |narrow: EnforceIn| Mode::Enforce.permit(&narrow, &quiet.job, &NodeName::nowhere());
+    assert_eq!(permit(EnforceIn::EVERYWHERE).unwrap().job(), quiet.job.id);
+    let lists = |partitions: &[&str]| EnforceIn {
+        partitions: partitions.iter().map(|p| (*p).to_owned()).collect(),
+        ..EnforceIn::EVERYWHERE
+    };
+    assert!(permit(lists(&["h100"])).is_ok());
+    assert!(matches!(permit(lists(&["a100"])), Err(NoPermit::Outside(_))));
+    let unknown = EnforceIn { qos: vec!["normal".into()], ..EnforceIn::EVERYWHERE };
+    assert!(matches!(permit(unknown), Err(NoPermit::Outside(_))), "a QOS that is not known is in no list");
+    assert!(matches!(
+        permit(EnforceIn { node_share: 0.0, ..EnforceIn::EVERYWHERE }),
+        Err(NoPermit::Outside(_))
+    ));
+    let other = JobRun { id: JobRunId(77), ..quiet.job.clone() };
+    let history = climbed(&[]);
+    let stolen = Circumstances {
+        permit: Mode::Enforce.permit(&EnforceIn::EVERYWHERE, &other, &NodeName::nowhere()),
+        ..circumstances(&history, Mode::Enforce, 2000)
+    };
+    assert!(matches!(escalate(&due().1, &rules(), stolen), Step::Withheld { .. }));
+}
