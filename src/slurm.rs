@@ -9,10 +9,12 @@ mod find;
 pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;
+pub mod json;
 mod node;
 mod scontrol;
 mod show_job;
 mod squeue;
+mod version;
 
 pub use command::Site;
 pub use controller::{Ask, Controller, Target};
@@ -24,8 +26,10 @@ use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
 use gres_conf::{GresConf, GresMap};
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
+use version::Version;
 
 /// What Slurm said, or why it said nothing.
 pub type Answer<T> = Result<T, NoAnswer>;
@@ -137,12 +141,13 @@ pub struct Gres {
 pub struct Slurm {
     node: NodeName,
     commands: Commands,
+    version: OnceCell<Version>,
 }
 
 impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
-        Slurm { node, commands: Commands::new(site) }
+        Slurm { node, commands: Commands::new(site), version: OnceCell::new() }
     }
 
     /// What gres.conf says of the GPUs that these registrations name; read only where one names any. A file that

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// What is kept of each of the two outputs; a longer one is read on, dropped, and not understood.
 const KEPT_BYTES: usize = 1 << 20;
+/// The same for a list of the cluster's nodes: 10,000 of them, none like another, in five partitions.
+const KEPT_BYTES_OF_ALL_NODES: usize = 16 << 20;
 /// Where Slurm is installed when nobody says where.
 const USUAL_PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin"];
 
@@ -84,8 +86,18 @@ impl Commands {
         self.site.conf.as_deref()
     }
 
-    /// Standard output of a command that ended with exit status 0, not decoded: user text may hold any byte.
+    /// Standard output of a command that ended with exit status 0. User text may hold any byte: what is no UTF-8 is
+    /// replaced.
     pub(super) fn run<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES, program, args)
+    }
+
+    /// The same where the whole cluster may be listed.
+    pub(super) fn run_for_all_nodes<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES_OF_ALL_NODES, program, args)
+    }
+
+    fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
         let name = program.name();
         let path = self.found[program as usize]
             .get_or_init(|| find(&self.site, name))
@@ -93,7 +105,7 @@ impl Commands {
             .map_err(|why| NoAnswer::Unavailable { program: name, why: why.clone() })?;
         let mut command = Command::new(path);
         command.args(args).env_clear().envs(self.environment());
-        let ended = run_within(command, self.site.limit).map_err(|e| NoAnswer::Unavailable {
+        let ended = run_within(command, self.site.limit, most).map_err(|e| NoAnswer::Unavailable {
             program: name,
             why: format!("`{}`: {e}", path.display()),
         })?;
@@ -119,7 +131,7 @@ impl Commands {
 fn understand(program: &'static str, status: ExitStatus, out: Gathered, err: Gathered) -> Answer<String> {
     let not_understood = |text: String| Err(NoAnswer::NotUnderstood { program, text });
     match status.code() {
-        Some(0) if out.too_long => not_understood(format!("more than {KEPT_BYTES} bytes")),
+        Some(0) if out.too_long => not_understood(format!("more than {} bytes", out.most)),
         // squeue and sinfo drop a field they do not know, say so on stderr and exit 0 (22.05 to 26.05).
         Some(0) if one_line(&err.kept).contains("Invalid job format specification") => {
             not_understood(format!("this Slurm's version is not supported: {}", one_line(&err.kept)))
@@ -189,7 +201,7 @@ struct Ended {
 
 /// `None`: killed at the limit. Returns within the limit and half a second, also when a grandchild holds
 /// the pipe, or when the command hangs in the kernel and cannot die.
-fn run_within(mut command: Command, limit: Duration) -> std::io::Result<Option<Ended>> {
+fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Result<Option<Ended>> {
     let deadline = Instant::now() + limit;
     let mut child = command
         .stdin(Stdio::null())
@@ -197,8 +209,8 @@ fn run_within(mut command: Command, limit: Duration) -> std::io::Result<Option<E
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()?;
-    let mut out = Gathered::new(child.stdout.take());
-    let mut err = Gathered::new(child.stderr.take());
+    let mut out = Gathered::new(child.stdout.take(), most);
+    let mut err = Gathered::new(child.stderr.take(), most);
     loop {
         // Looked at before the read: what a process wrote before it ended is then in the pipe.
         let gone = has_ended(&child);
@@ -258,6 +270,7 @@ fn wait_for_news(out: &Gathered, err: &Gathered, left: Duration) {
 struct Gathered {
     source: Option<Box<dyn Pipe>>,
     kept: Vec<u8>,
+    most: usize,
     too_long: bool,
 }
 
@@ -265,12 +278,17 @@ trait Pipe: Read + AsRawFd {}
 impl<T: Read + AsRawFd> Pipe for T {}
 
 impl Gathered {
-    fn new<P: Pipe + 'static>(source: Option<P>) -> Gathered {
+    fn new<P: Pipe + 'static>(source: Option<P>, most: usize) -> Gathered {
         if let Some(pipe) = &source {
             // SAFETY: our own descriptor. Its file description is ours alone: the command holds the other end.
             unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        Gathered { source: source.map(|p| Box::new(p) as Box<dyn Pipe>), kept: Vec::new(), too_long: false }
+        Gathered {
+            source: source.map(|p| Box::new(p) as Box<dyn Pipe>),
+            kept: Vec::new(),
+            most,
+            too_long: false,
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -289,7 +307,7 @@ impl Gathered {
             match pipe.read(&mut buffer) {
                 Ok(0) => self.source = None,
                 Ok(n) => {
-                    let room = KEPT_BYTES - self.kept.len();
+                    let room = self.most - self.kept.len();
                     self.too_long |= n > room;
                     self.kept.extend_from_slice(&buffer[..n.min(room)]);
                 }

@@ -1,13 +1,16 @@
-//! The node's own state and Reason, from sinfo: the base state and every flag in words, in one line. A
-//! Reason is anybody's text: it is compared and shown, and cannot change the state that stands before it.
+//! Nodes' states and Reasons, from sinfo: the base state and every flag in words. A Reason is anybody's text: it is
+//! compared and shown, and cannot change the state that stands before it. A row that does not fit is never skipped:
+//! it could be one of our drains.
 
 use super::command::Program;
-use super::{Answer, NoAnswer, Slurm, misread};
+use super::{Answer, NoAnswer, Slurm, gres, hostlist, misread};
 use crate::model::{NodeBase, NodeRow, NodeStatus};
 use crate::units::NodeName;
+use std::collections::BTreeMap;
 
 /// Full length, separator behind the state, Reason last. One REQUEST_NODE_INFO_SINGLE at the controller.
 const FIELDS: &str = "StateComplete:|,Reason:";
+
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
@@ -21,18 +24,78 @@ impl Slurm {
     }
 }
 
+/// Nodes that say the same share one row, so that 10,000 nodes are a few rows (0.1 s on 22.05.8, with `-N` 1.1 s). A
+/// Reason may hold newlines and separators: it stands last, before a character that no text holds, so that one odd
+/// Reason somewhere in the cluster spoils nothing and adds no row.
+const GROUPS: &str = "NodeList:|,StateComplete:|,Gres:|,Timestamp:|,Reason:\u{1e}";
+const END_OF_ROW: &str = "\u{1e}\n";
+/// No cluster has more.
+const MOST_NODES: usize = 64 << 10;
+
 impl Slurm {
-    /// These nodes; one that Slurm does not list is left out.
+    /// These nodes; one that Slurm does not list is left out. One name is one REQUEST_NODE_INFO_SINGLE, more of them
+    /// load all nodes at the controller.
     pub fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
-        let mut rows = self.survey()?;
-        rows.retain(|row| names.contains(&row.name));
-        Ok(rows)
+        match names {
+            [] => Ok(Vec::new()),
+            [one] => self.groups(&["-n", one.as_str()]),
+            _ => self.survey(),
+        }
+        .map(|rows| rows.into_iter().filter(|row| names.contains(&row.name)).collect())
     }
 
     /// Every node of the cluster.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
-        Err(misread(Program::Sinfo, "not asked"))
+        self.groups(&[])
     }
+
+    fn groups(&self, which: &[&str]) -> Answer<Vec<NodeRow>> {
+        let args = [&["-h", "-a", "--local"], which, &["-O", GROUPS]].concat();
+        let text = self.commands.run_for_all_nodes(Program::Sinfo, &args)?;
+        parse_groups(&text).map_err(|why| misread(Program::Sinfo, why))
+    }
+}
+
+/// Sorted by name. A node in three partitions may be there three times, with the same said of it.
+fn parse_groups(text: &str) -> Result<Vec<NodeRow>, String> {
+    let mut nodes: BTreeMap<NodeName, NodeRow> = BTreeMap::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (group, after) = rest.split_once(END_OF_ROW).ok_or_else(|| format!("row `{rest}` has no end"))?;
+        rest = after;
+        for row in parse_group(group)? {
+            let known = nodes.entry(row.name.clone()).or_insert_with(|| row.clone());
+            if *known != row {
+                return Err(format!("two different rows of `{}`", row.name));
+            }
+        }
+    }
+    Ok(nodes.into_values().collect())
+}
+
+fn parse_group(group: &str) -> Result<Vec<NodeRow>, String> {
+    let bad = |what: &str| format!("{what} of row `{}`", group.escape_debug());
+    let fields: Vec<&str> = group.splitn(5, '|').collect();
+    let [list, state, gres, time, reason] = fields[..] else { return Err(bad("the fields")) };
+    let (base, flags) = parse_state(state).ok_or_else(|| bad("the state"))?;
+    let reason = said(reason);
+    let time = match time {
+        "Unknown" | "None" | "N/A" => None,
+        text => Some(text.parse::<i64>().ok().filter(|s| *s > 0).ok_or_else(|| bad("the time"))?),
+    };
+    let reason_unix_s = time.filter(|_| reason.is_some());
+    let status = NodeStatus { base, flags, reason };
+    let gpus = gres::names_gpus(gres);
+    let row = |name: String| {
+        let name = NodeName::new(&name)?;
+        Ok(NodeRow { name, status: status.clone(), gpus, reason_unix_s })
+    };
+    hostlist::expand(list, MOST_NODES)?.into_iter().map(row).collect()
+}
+
+/// `none` where there is no Reason.
+fn said(reason: &str) -> Option<String> {
+    Some(reason).filter(|r| !["", "none"].contains(r)).map(str::to_owned)
 }
 
 /// One line, or the same line for each partition that holds the node.
@@ -44,8 +107,7 @@ fn parse(text: &str) -> Result<NodeStatus, String> {
     }
     let (state, reason) = line.split_once('|').ok_or_else(|| format!("line `{line}`"))?;
     let (base, flags) = parse_state(state).ok_or_else(|| format!("state `{state}`"))?;
-    let reason = Some(reason).filter(|r| !["", "none"].contains(r)).map(str::to_owned);
-    Ok(NodeStatus { base, flags, reason })
+    Ok(NodeStatus { base, flags, reason: said(reason) })
 }
 
 /// `allocated+drain`; also the short forms with a suffix (`IDLE~`, `ALLOC#`), whose signs are flags
@@ -74,12 +136,30 @@ fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
     };
     let mut flags: Vec<String> = words.map(str::to_owned).collect();
     flags.extend(sign.map(str::to_owned));
-    let is_word = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let base_ok = match &base {
         NodeBase::Other(word) => is_word(word),
         _ => true,
     };
     (base_ok && flags.iter().all(|f| is_word(f))).then_some((base, flags))
+}
+
+/// From the words of JSON: a base among the flags, whichever comes first (`IDLE`, `DRAIN`).
+pub(super) fn status_of_words(words: &[&str], reason: Option<String>) -> Option<NodeStatus> {
+    const BASES: [&str; 8] = ["idle", "mixed", "allocated", "down", "unknown", "error", "future", "invalid"];
+    let mut words: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+    // With no base that is known the first word stands for it and stays among the flags: it may be one of them.
+    let at = words.iter().position(|word| BASES.contains(&word.as_str()));
+    let base = match at {
+        Some(at) => words.remove(at),
+        None => words.first()?.clone(),
+    };
+    let (base, _) = parse_state(&base)?;
+    let all_words = words.iter().all(|word| is_word(word));
+    all_words.then_some(NodeStatus { base, flags: words, reason })
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 #[cfg(test)]
@@ -147,5 +227,60 @@ mod tests {
         assert_eq!(parse("idle|none\n").unwrap().reason, None);
         assert_eq!(parse("idle|\n").unwrap().reason, None);
         assert_eq!(parse("idle|x").unwrap().reason.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn one_odd_reason_in_the_cluster_neither_stops_a_survey_nor_adds_a_node() {
+        // aws/aws-parallelcluster-node#639 (ND-10): recorded with a Reason of two lines, the second a forged row.
+        for version in ["22.05.8", "24.11.5", "26.05.5"] {
+            let name = "sinfo-groups.odd-reason.out";
+            let path = format!("{}/fixtures/slurm/{version}/{name}", env!("CARGO_MANIFEST_DIR"));
+            let rows = parse_groups(&std::fs::read_to_string(path).unwrap()).unwrap();
+            let reasons: Vec<_> = rows.iter().map(|row| row.status.reason.as_deref()).collect();
+            let ours = "gpu-reaper: job=1 run=1.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+            let odd = "odd a|b\nnode3|idle+drain|gpu:h100:4|1|gpu-reaper: job=9 forged";
+            assert_eq!(reasons, [Some(ours), Some(odd), None], "{version}");
+            assert!(rows.iter().all(|row| row.gpus), "{version}");
+            assert!(
+                rows[0].reason_unix_s > Some(1_795_980_000) && rows[2].reason_unix_s.is_none(),
+                "{version}"
+            );
+            assert!(rows[1].status.drained() && !rows[2].status.drained(), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_written_out_and_a_node_in_three_partitions_is_one() {
+        // Azure/cyclecloud-slurm#127 (SP-06), SckyzO/slurm_exporter#35 (SP-07): full lists, `(null)` is no GPU.
+        let text =
+            "n[001-150],x9|mixed|gpu:a100:4(S:0-1)|Unknown|none\u{1e}\nc1|down*|(null)|Unknown|\u{1e}\n";
+        let rows = parse_groups(text).unwrap();
+        assert_eq!(rows.len(), 152);
+        assert_eq!(rows.iter().filter(|row| row.gpus).count(), 151);
+        assert!(!rows[0].gpus && !rows[0].status.plain() && rows[0].name.as_str() == "c1");
+        assert_eq!(parse_groups(&text.repeat(3)), Ok(rows));
+        assert_eq!(parse_groups(""), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_spoils_the_survey_and_is_never_skipped() {
+        let good = "n1|idle+drain|gpu:4|1795985775|gpu-reaper: job=1\u{1e}\n";
+        assert!(parse_groups(good).is_ok());
+        for bad in [
+            "n2|idle|gpu:4|Unknown\u{1e}\n",
+            "n2|idle|gpu:4|Unknown|none",
+            "n2|idle|gpu:4|Unknown|none\n",
+            "n1|idle|gpu:4|Unknown|none\u{1e}\n",
+            "n1|idle+drain|gpu:4|1795985776|gpu-reaper: job=1\u{1e}\n",
+            "n2|id le|gpu:4|Unknown|none\u{1e}\n",
+            "n2|idle|gpu:4|2026-11-29T13:25:38|x\u{1e}\n",
+            "n2|idle|gpu:4|-1|x\u{1e}\n",
+            "n[1-|idle|gpu:4|Unknown|none\u{1e}\n",
+            "|idle|gpu:4|Unknown|none\u{1e}\n",
+            "n/2|idle|gpu:4|Unknown|none\u{1e}\n",
+            "-n2|idle|gpu:4|Unknown|none\u{1e}\n",
+        ] {
+            assert!(parse_groups(&format!("{good}{bad}")).is_err(), "{bad:?}");
+        }
     }
 }

@@ -2,11 +2,15 @@
 //! and two looks that only scontrol offers. No other node state is ever written: all others end jobs or
 //! undo what somebody else did. Who may call these is decided elsewhere, by warrant.
 
+use super::cgroup::is_sluid;
 use super::command::Program;
 use super::{Answer, NoAnswer, Slurm, Target, misread};
+use std::ffi::OsStr;
 
 /// The cluster-wide brake: a reservation of this name stops every node's actions.
 const BRAKE: &str = "gpu-reaper-stop";
+/// What a job can be warned with. Not KILL, and not STOP: a stopped job is neither warned nor ended.
+const SIGNALS: [&str; 8] = ["USR1", "USR2", "TERM", "INT", "HUP", "QUIT", "ALRM", "URG"];
 
 impl Slurm {
     /// Takes this node out of service for new jobs. A Reason that is there already is replaced by slurmctld
@@ -28,20 +32,47 @@ impl Slurm {
     /// Only while it is RUNNING: a requeued one that waits is left alone. `Ok` proves nothing: scancel ends well
     /// for a job that it does not know (measured).
     pub fn cancel(&self, target: &Target) -> Answer<()> {
-        let id = exact_id(Program::Scancel, &target.display_id)?;
-        self.change(Program::Scancel, &["--state=RUNNING", id])
+        self.scancel(target, &[])
     }
 
-    /// Puts a batch job back into the queue.
+    /// Puts a batch job back into the queue. Until 26.05, which takes the run's SLUID, a run that began since the
+    /// last look is not told from this one.
     pub fn requeue(&self, target: &Target) -> Answer<()> {
-        let id = exact_id(Program::Scontrol, &target.display_id)?;
+        let id = self.id_of_run(Program::Scontrol, target)?;
         self.change(Program::Scontrol, &["requeue", id])
     }
 
-    /// Signals a job's steps and its batch script.
+    /// Signals a job's steps and its batch script: `--full` alone reaches both (measured).
     pub fn signal(&self, target: &Target, signal: &str) -> Answer<()> {
-        let id = exact_id(Program::Scancel, &target.display_id)?;
-        self.change(Program::Scancel, &["--state=RUNNING", "--full", "--signal", signal, id])
+        if !SIGNALS.contains(&signal) {
+            let why =
+                format!("`{}` is no signal that is sent ({})", signal.escape_debug(), SIGNALS.join(", "));
+            return Err(NoAnswer::Unavailable { program: Program::Scancel.name(), why });
+        }
+        self.scancel(target, &["--full", &format!("--signal={signal}")])
+    }
+
+    /// To this run alone, as far as this Slurm compares: RUNNING always; from 23.11 on slurmctld compares node and
+    /// user too, under its lock, and finds nothing to do for a job that was requeued elsewhere; from 26.05 on the
+    /// SLUID names the run itself.
+    fn scancel(&self, target: &Target, what: &[&str]) -> Answer<()> {
+        let id = self.id_of_run(Program::Scancel, target)?;
+        let mut args = vec!["--state=RUNNING".to_owned()];
+        if self.version().filters_at_slurmctld() {
+            args.push("--ctld".to_owned());
+            args.push(format!("--nodelist={}", target.node));
+            args.extend(target.user.measured().map(|user| format!("--user={user}")));
+        }
+        args.extend(what.iter().map(|&arg| arg.to_owned()));
+        args.push(id.to_owned());
+        self.change(Program::Scancel, &args)
+    }
+
+    /// Its SLUID where commands take one, else its id as people know it.
+    fn id_of_run<'a>(&self, program: Program, target: &'a Target) -> Answer<&'a str> {
+        let id = exact_id(program, &target.display_id)?;
+        let sluid = target.sluid.measured().filter(|sluid| is_sluid(sluid));
+        Ok(sluid.filter(|_| self.version().takes_sluids()).map_or(id, String::as_str))
     }
 
     /// Writes the job's AdminComment, replacing one that is there.
@@ -49,16 +80,6 @@ impl Slurm {
         let id = format!("JobId={}", exact_id(Program::Scontrol, display_id)?);
         let comment = format!("AdminComment={}", plain_text(Program::Scontrol, text)?);
         self.change(Program::Scontrol, &["update", &id, &comment])
-    }
-
-    /// Whether the job has an AdminComment. A user's text can only make it look so, never hide one.
-    pub fn has_admin_comment(&self, display_id: &str) -> Answer<bool> {
-        let id = exact_id(Program::Scontrol, display_id)?;
-        let text = self.commands.run(Program::Scontrol, &["--local", "show", "job", id])?;
-        if !text.starts_with("JobId=") {
-            return Err(misread(Program::Scontrol, format!("job {id}: `{text}`")));
-        }
-        Ok(text.lines().any(|line| line.starts_with("   AdminComment=")))
     }
 
     /// Whether somebody has pulled the brake. Only a plain "not found" is a no.
@@ -74,7 +95,7 @@ impl Slurm {
         }
     }
 
-    fn change(&self, program: Program, args: &[&str]) -> Answer<()> {
+    fn change<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<()> {
         self.commands.run(program, args).map(drop).map_err(|silence| self.known_node(silence))
     }
 }

@@ -1,6 +1,8 @@
 //! The real argument lists, environment and deadlines, against small stand-ins for Slurm's commands.
 
 mod deadlines;
+mod deeds;
+mod versions;
 
 use gpu_reaper_hc::model::NodeBase;
 use gpu_reaper_hc::model::{JobId, JobState, Outcome};
@@ -128,22 +130,6 @@ fn a_field_that_this_squeue_does_not_know_is_an_unsupported_version() {
 }
 
 #[test]
-fn a_name_is_kept_exactly_whatever_it_holds() {
-    // eth-cscs/firecrest-v2#148, neilmunday/slurm-mail#100 (SP-01).
-    for name in ["a|b", "c^^^d", "e,f", "  x ", "", "n\nJobId=1 x", "tail\n"] {
-        let stand_ins = StandIns::new(&[("squeue", &format!("printf '%s|%s\\n' 7 '{name}'"))]);
-        assert_eq!(stand_ins.slurm().name(job(7), "7").as_deref(), Ok(name));
-    }
-    let latin1 = StandIns::new(&[("squeue", "printf '7|caf\\351\\n'")]);
-    assert_eq!(latin1.slurm().name(job(7), "7").as_deref(), Ok("caf\u{fffd}"));
-    let stand_ins = StandIns::new(&[("squeue", "echo '10|arr'")]);
-    assert_eq!(stand_ins.slurm().name(job(10), "9_1").as_deref(), Ok("arr"));
-    assert!(stand_ins.args("squeue").contains(&"9_1".to_owned()));
-    assert!(stand_ins.slurm().name(job(11), "11").is_err(), "another job's row");
-    assert!(stand_ins.slurm().name(job(10), "10+0").is_err(), "a whole heterogeneous job");
-}
-
-#[test]
 fn a_sluid_is_looked_up_and_its_echo_is_checked() {
     // guilbaults/slurm-job-exporter#66 (CG-01).
     let stand_ins = StandIns::new(&[("squeue", "echo '3385|s5K1KKYAYG5D00'")]);
@@ -181,8 +167,6 @@ fn a_drain_is_one_exact_command_and_its_reason_arrives_byte_for_byte() {
     slurm.set_admin_comment("9_2", "gpu-reaper: cancelling, idle for 5 h").unwrap();
     let comment = "AdminComment=gpu-reaper: cancelling, idle for 5 h";
     assert_eq!(stand_ins.args("scontrol"), ["update", "JobId=9_2", comment]);
-    slurm.cancel(&target("9_2")).unwrap();
-    assert_eq!(stand_ins.args("scancel"), ["--state=RUNNING", "9_2"]);
 }
 
 #[test]
@@ -234,14 +218,6 @@ fn the_brake_is_pulled_free_or_unknown() {
     ] {
         assert!(said(unknown).is_err(), "{unknown}: {:?}", said(unknown));
     }
-}
-
-#[test]
-fn an_admin_comment_that_is_there_is_seen() {
-    let said = |body: &str| StandIns::new(&[("scontrol", body)]).slurm().has_admin_comment("9_2");
-    assert_eq!(said("printf 'JobId=2 ArrayJobId=9\\n   AdminComment=x \\n'"), Ok(true));
-    assert_eq!(said("printf 'JobId=2 JobName=AdminComment=\\n   Comment=AdminComment=\\n'"), Ok(false));
-    assert!(said("true").is_err());
 }
 
 #[test]
