@@ -132,10 +132,10 @@ impl Stage {
         told
     }
 
-    /// The runs of deeds that were done, by the ledger.
+    /// The runs of deeds that did not fail, by the ledger.
     fn done(&self, verdict: &str) -> Vec<i64> {
         let ledger = rusqlite::Connection::open(self.cluster.node.state().join("ledger.db")).unwrap();
-        let sql = "SELECT run FROM action WHERE verdict = ?1 AND outcome IN ('done', 'lifted') ORDER BY id";
+        let sql = "SELECT run FROM action WHERE verdict = ?1 AND outcome <> 'failed' ORDER BY id";
         let mut rows = ledger.prepare(sql).unwrap();
         rows.query_map([verdict], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
@@ -157,7 +157,7 @@ impl Stage {
         assert!(rungs[0][0] < rungs[1][0] && rungs[1][0] < rungs[2][0], "{rungs:?} {}", story());
         assert_eq!(self.cluster.node.ledger("PRAGMA integrity_check"), "ok", "{}", story());
         let unsettled =
-            "SELECT count(*) FROM action WHERE outcome IN ('begun', 'unknown') AND verdict <> 'alert'";
+            "SELECT count(*) FROM action WHERE outcome IN ('begun', 'unknown') AND verdict = 'drain'";
         assert_eq!(self.cluster.node.ledger(unsettled), "0", "{}", story());
         // Set aside as damaged, it would have begun anew.
         assert_eq!(self.cluster.node.ledger("SELECT count(*) FROM job_run"), "1", "{}", story());

@@ -100,11 +100,11 @@ impl Node {
             .expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
-        for dir in ["prolog.d", "epilog.d"] {
+        for (dir, ours) in [("prolog.d", "50-gpu-reaper-hc.sh"), ("epilog.d", "00-gpu-reaper-hc.sh")] {
             // A site has hooks of its own; Slurm 22.05 fails every job whose Prolog pattern matches nothing.
             executable(&node.folder(dir).join("10-site.sh"), "#!/bin/sh\nexit 0\n");
-            let hook = fs::read(hooks.join(dir).join("50-gpu-reaper-hc.sh")).expect("the hook");
-            executable(&node.folder(dir).join("50-gpu-reaper-hc.sh"), hook);
+            let hook = fs::read(hooks.join(dir).join(ours)).expect("the hook");
+            executable(&node.folder(dir).join(ours), hook);
         }
         node.configure(settings);
         node
