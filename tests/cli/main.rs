@@ -11,6 +11,7 @@ mod faults;
 mod hooks;
 mod journal;
 mod keep;
+mod killed;
 mod ladder;
 mod looks;
 mod readings;
