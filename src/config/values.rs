@@ -246,7 +246,7 @@ pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
 }
 
 /// Signals that a job may be warned by.
-const SIGNALS: [&str; 6] = ["USR1", "USR2", "CONT", "HUP", "INT", "TERM"];
+const SIGNALS: [&str; 5] = ["USR1", "USR2", "HUP", "INT", "TERM"];
 
 /// `USR1`, `USR1@5m`: a signal, and how long before the cancel at least.
 pub(super) fn warn(node: &Node<'_>) -> Result<Warn, Bad> {

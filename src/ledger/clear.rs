@@ -299,7 +299,7 @@ mod tests {
     fn only_our_hook_says_that_an_epilog_ended() {
         // A failing Epilog stops those after it; ours runs last (measured with Slurm 22.05, 24.11 and 26.05).
         let (_dir, mut ledger) = fresh();
-        let mut register = |ledger: &mut Ledger, id, by| {
+        let register = |ledger: &mut Ledger, id, by| {
             ledger.register(&at(0), &registration(id, 0, by)).unwrap();
             ledger.open_runs(BOOT).unwrap().pop().unwrap()
         };
