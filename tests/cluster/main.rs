@@ -22,4 +22,5 @@ mod driver;
 mod finding;
 mod leaving_alone;
 mod outage;
+mod several;
 mod whose;

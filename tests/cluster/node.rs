@@ -29,7 +29,7 @@ pub struct Node {
 pub struct Job {
     /// Its raw id.
     pub id: u32,
-    /// A process of its batch step.
+    /// A process of its batch step, or of its first one.
     pub pid: u32,
     /// Its GPUs on this node.
     pub gpus: Vec<usize>,
@@ -61,6 +61,14 @@ impl Standing {
     pub fn is_unused(&self) -> bool {
         self.sinfo.starts_with("up ") && self.squeue.is_empty()
     }
+}
+
+/// The id of a new job.
+pub fn sbatch(lab: &Lab, options: &[&str]) -> u32 {
+    let command = ["sbatch", "--parsable", "--chdir=/", "--output=/dev/null"];
+    let said = lab.slurm(&[&command[..], options].concat()).unwrap_or_else(|e| panic!("{e}"));
+    // Of a heterogeneous job and of an array, the first id is the one of all.
+    said.parse().unwrap_or_else(|_| panic!("sbatch: {said}"))
 }
 
 fn now_us() -> u64 {
@@ -159,11 +167,13 @@ impl Node {
     /// The same for another user.
     pub fn submit_as(&self, user: &str, gpus: usize) -> Job {
         let (gres, user) = (format!("--gres=gpu:{gpus}"), format!("--uid={user}"));
-        let command =
-            ["sbatch", "--parsable", "--requeue", "--chdir=/", "--output=/dev/null", "-w", &self.name];
-        let id = self.slurm(&[&command[..], &[&gres, &user, "--wrap", "sleep 3600"]].concat());
-        let id = id.parse().unwrap_or_else(|_| panic!("sbatch: {id}"));
+        let id = sbatch(self.lab, &["--requeue", "-w", &self.name, &gres, &user, "--wrap", "sleep 3600"]);
         self.running(id)
+    }
+
+    /// A script of the site's own in this node's Epilog, run before ours, that fails from now on.
+    pub fn epilog_fails(&self) {
+        executable(&self.folder("epilog.d").join("10-site.sh"), "#!/bin/sh\nexit 1\n");
     }
 
     /// The job once it runs (again): pid from its own cgroup, by way of its slurmstepd; GPUs from that process.
@@ -180,13 +190,17 @@ impl Node {
         let output = self.exec(&["scontrol", "listpids", &id.to_string(), &self.name]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let pids = text.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-            [pid, _, "batch", ..] => pid.parse::<u32>().ok(),
+            [_, _, "extern", ..] => None,
+            [pid, ..] => pid.parse::<u32>().ok(),
             _ => None,
         });
         pids.filter_map(|pid| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            let list = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"SLURM_JOB_GPUS="))?;
+            // A batch script has the first, a step's task the second.
+            let names: [&[u8]; 2] = [b"SLURM_JOB_GPUS=", b"SLURM_STEP_GPUS="];
+            let value = |name| environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(name));
+            let list = names.into_iter().find_map(value)?;
             let gpus =
                 std::str::from_utf8(list).ok()?.split(',').map(|g| g.parse().ok()).collect::<Option<_>>()?;
             (comm.trim() == "sleep").then_some(Job { id, pid, gpus })
