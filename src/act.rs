@@ -8,7 +8,7 @@ mod seen;
 use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain};
 use crate::model::{ActionRecord, Deed, JobId, JobRun, Now, Outcome, RunId};
 use crate::policy::nodes::Nodes;
-use crate::policy::reason::{self, Stand};
+use crate::policy::reason::{self, RunKey, Stand};
 use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
 use crate::policy::{Finding, Guard};
 use crate::reading::{Absence, Reading};
@@ -286,6 +286,8 @@ pub enum Lift {
     Release,
     /// The cap is overshot, and this node's name sorts past it.
     Withdraw,
+    /// An administrator on the node asks for it.
+    ByHand,
 }
 
 impl Lift {
@@ -295,6 +297,7 @@ impl Lift {
             Lift::Release => (Outcome::Lifted, "released by us"),
             // Not lifted by somebody: the ladder may come to it again.
             Lift::Withdraw => (Outcome::Failed, "withdrawn by us: the limit over the cluster was overshot"),
+            Lift::ByHand => (Outcome::Lifted, "lifted by hand with `gpu-reaper-hc release`"),
         }
     }
 }
@@ -320,16 +323,39 @@ pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, Le
         return Ok(Ending::Withheld(format!("the node is {node}").into()));
     }
     desk.ledger.end_action(id, drain.action.outcome, words, true)?;
-    let told = desk.slurm.undrain();
-    match desk.slurm.node() {
-        Ok(after) if !after.drained() => {
+    match undrain(desk.slurm) {
+        (Outcome::Done, after) => {
             desk.ledger.end_action(id, outcome, words, true)?;
-            Ok(Ending::Ended(outcome, after.to_string()))
+            Ok(Ending::Ended(outcome, after))
         }
-        _ => {
-            Ok(Ending::Ended(Outcome::Unknown, told.map_or_else(|e| e.to_string(), |()| "asked".to_owned())))
-        }
+        // The record stands as it is: the next look tells.
+        (_, why) => Ok(Ending::Ended(Outcome::Unknown, why)),
     }
+}
+
+/// Lifts a drain of ours that the ledger does not know, seen with this reason; the caller answers for the conditions.
+/// `key`: the run that it names, under which the deed is written down; a reason that names none leaves no row.
+pub fn lift_unknown(reason: &str, key: Option<RunKey>, desk: &mut Desk) -> Result<Ending, LedgerError> {
+    let node = match desk.slurm.node() {
+        Ok(node) => node,
+        Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
+    };
+    if !node.drained_as(reason) || !node.plain() {
+        return Ok(Ending::Withheld(format!("the node is {node}").into()));
+    }
+    let Some(key) = key else {
+        let (outcome, words) = undrain(desk.slurm);
+        return Ok(Ending::Ended(outcome, words));
+    };
+    let action = desk.ledger.begin_release(key, reason, &node.to_string(), desk.run, desk.now)?;
+    let outcome = undrain(desk.slurm);
+    desk.end(action, outcome)
+}
+
+/// Lifts DRAIN from this node, whose drain was just seen to be ours and its state to be plain; sees whether it is gone.
+pub fn undrain(slurm: &dyn Controller) -> (Outcome, String) {
+    let told = slurm.undrain();
+    seen::undrained(&told, slurm.node())
 }
 
 /// Counts the cluster's drains once more, in the run after a drain of ours, and withdraws it if it is one too many.

@@ -72,6 +72,10 @@ pub enum Command {
         #[arg(long)]
         end: bool,
     },
+    /// Lift our own drain from this node, also one that the ledger does not know; nobody else's
+    ///
+    /// Whether the job has gone and the GPUs are clean is yours to judge. To be run as root on the node.
+    Release,
     /// Check, show or print the configuration
     Config {
         /// Which

@@ -42,9 +42,9 @@ mod unit;
 mod units;
 mod xids;
 
-pub use actions::{NewAction, OpenDrain, UnsettledAction};
+pub use actions::{NewAction, OpenDrain};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};
-pub use clear::{CaseFile, Cleared, StoredCase};
+pub use clear::{CaseFile, Cleared, EpilogOf, StoredCase};
 pub use earlier::Earlier;
 pub use findings::{Closing, FindingRow, NewFinding, Withheld};
 pub use jobs::{JobRecord, Life};

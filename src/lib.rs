@@ -24,6 +24,7 @@ pub mod place;
 pub mod policy;
 pub mod prolog;
 pub mod reading;
+pub mod release;
 pub mod run;
 pub mod scenarios;
 pub mod slurm;

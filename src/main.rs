@@ -9,7 +9,7 @@
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
-use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
+use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
@@ -20,8 +20,8 @@ use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
-use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, scenarios};
+use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
+use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -68,6 +68,7 @@ fn answer() -> u8 {
             let wish = length.map_or(Wish::End, Wish::For);
             keep_job(&cli.common, job, wish, reason.as_deref().unwrap_or("ended"))
         }
+        (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -124,8 +125,23 @@ fn place(common: &Common, config: &Config) -> Result<Place, String> {
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
-    let site = Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone());
-    Slurm::new(place.node.clone(), site)
+    let site = site(config);
+    let (limit, slurm) = (site.limit, Slurm::new(place.node.clone(), site));
+    let said = &config.slurm;
+    match &said.rest_url {
+        Some(url) if said.source == SlurmSource::Rest => slurm.reading_from(RestSite {
+            url: url.clone(),
+            version: said.rest_version,
+            username: said.username.clone(),
+            token_file: said.token_file.clone(),
+            limit,
+        }),
+        _ => slurm,
+    }
+}
+
+fn site(config: &Config) -> Site {
+    Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone())
 }
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
@@ -273,7 +289,9 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
-        explain::written::add(&mut answer, &asked, &slurm);
+        let mut site = site(&config);
+        site.limit = explain::written::PATIENCE;
+        explain::written::add(&mut answer, &asked, &Slurm::new(place.node.clone(), site));
         Ok(answer)
     });
     match told {
@@ -318,6 +336,32 @@ fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
 fn who() -> String {
     let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(prolog::process_env);
     policy::keep::name(&said.unwrap_or_default())
+}
+
+fn release_node(common: &Common) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was lifted") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let (now, slurm) = (host::now()?, slurm(&config, &place));
+        let ledger = place.has_ledger().then(|| {
+            let opening = run::opening(&config, Duration::from_secs(2));
+            Ledger::open(&place.dir, &place.node, &now, opening)
+                .inspect_err(|e| complain(&format!("{e}; it is not told of the release")))
+        });
+        let ledger = ledger.and_then(Result::ok);
+        release::release(release::Site { node: &place.node, slurm: &slurm, ledger, now: &now })
+    });
+    match told {
+        Ok(words) => {
+            say(&words);
+            0
+        }
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
 }
 
 fn configuration(common: &Common, what: ConfigCommand) -> u8 {

@@ -2,10 +2,12 @@
 //! The only place where the edges meet.
 
 pub mod cases;
+mod deeds;
 pub mod eyes;
 mod learn;
 pub mod machine;
 pub mod missing;
+pub mod orphans;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
@@ -167,16 +169,18 @@ fn under_lock(
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
     snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
-    let missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
+    let mut missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
     xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
+    deeds::settle_earlier(setting, run, &mut ledger)?;
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
+    missing.extend(orphans::look(setting, run, &snapshot, &before, &mut ledger)?);
     let amiss = snapshot.gpus.measured().is_none() || !missing.is_empty();
     Ok((cases::summary(&snapshot, &cases, &missing, &ledger), amiss, ledger))
 }

@@ -14,6 +14,16 @@ pub fn drained(told: &Answer<()>, seen: Answer<NodeStatus>, reason: &str) -> (Ou
     }
 }
 
+/// A drain that was lifted.
+pub fn undrained(told: &Answer<()>, seen: Answer<NodeStatus>) -> (Outcome, String) {
+    match (told, seen) {
+        (_, Ok(node)) if !node.drained() => (Outcome::Done, node.to_string()),
+        (Ok(()), Ok(node)) => (Outcome::Unknown, format!("Slurm took it, but shows {node}")),
+        (Err(silence), _) => (silence.outcome(), silence.to_string()),
+        (Ok(()), Err(silence)) => (Outcome::Unknown, silence.to_string()),
+    }
+}
+
 /// A cancel: an unknown or ended job makes scancel end well too.
 pub fn cancelled(told: &Answer<()>, seen: Answer<Option<Listed>>) -> (Outcome, String) {
     match (told, seen) {

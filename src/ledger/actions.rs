@@ -5,6 +5,7 @@ use super::columns::Cells;
 use super::jobs::{self, known, number, words};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
+use crate::policy::reason::RunKey;
 use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
 
@@ -67,27 +68,6 @@ impl OpenDrain {
     }
 }
 
-/// An action whose outcome is not known: the run was killed, or Slurm did not answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsettledAction {
-    /// Its row.
-    pub id: i64,
-    /// What it was to be.
-    pub deed: Deed,
-    /// Begun or unknown.
-    pub outcome: Outcome,
-    /// The job run it is for.
-    pub job_run: JobRunId,
-    /// Its id.
-    pub job: JobId,
-    /// Its restart count.
-    pub restart: u32,
-    /// When it began.
-    pub wall: WallMs,
-    /// The Reason that was to be written.
-    pub reason: Option<String>,
-}
-
 /// A job run's alerts, drains and cancels, oldest first; for [`of`].
 pub(super) const OF_RUN: &str =
     "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms FROM action
@@ -104,6 +84,40 @@ impl Ledger {
         let durable = action.deed != Deed::Alert;
         let node = self.node.as_str().to_owned();
         self.durably(durable, "write an action down", |tx| insert(tx, &node, action, now))
+    }
+
+    /// Writes down that a drain of ours is about to be lifted that this ledger does not know, and gives the row.
+    pub fn begin_release(
+        &mut self,
+        key: RunKey,
+        reason: &str,
+        seen_before: &str,
+        run: RunId,
+        now: &Now,
+    ) -> Result<i64, LedgerError> {
+        let node = self.node.as_str().to_owned();
+        self.durably(true, "write an action down", |tx| {
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
+            let mut cells = Cells::new();
+            cells
+                .text(Deed::Release.word())
+                .text(&node)
+                .int(number(key.job))
+                .int(i64::from(key.restart))
+                .int(key.start_unix_s.saturating_mul(1000))
+                .int(boot)
+                .int(now.boot.0)
+                .int(run.0)
+                .int(now.wall.0)
+                .text(seen_before)
+                .text(reason)
+                .text(outcome_word(Outcome::Begun));
+            cells.query_row(&mut tx.prepare(
+                "INSERT INTO action (verdict, node, job_id, restart, start_wall_ms, boot, boottime_ms, run, wall_ms,
+                     seen_before, reason, outcome, job_run, signature, detail)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', '') RETURNING id",
+            )?)
+        })
     }
 
     /// Writes down how an action ended.
@@ -165,14 +179,18 @@ impl Ledger {
         })
     }
 
-    /// Actions whose outcome is not known yet, oldest first. They are looked at, never repeated.
-    pub fn unsettled_actions(&self) -> Result<Vec<UnsettledAction>, LedgerError> {
+    /// Actions whose outcome is not known yet, with their jobs, oldest first: their run was killed, or Slurm did not
+    /// answer. They are looked at, never repeated.
+    pub fn unsettled_actions(&self) -> Result<Vec<(ActionRecord, JobId)>, LedgerError> {
         self.read("read unsettled actions", |conn| {
+            if none(conn)? {
+                return Ok(Vec::new());
+            }
             let mut found = conn.prepare(
-                "SELECT id, verdict, outcome, job_run, job_id, restart, wall_ms, reason FROM action
-                 WHERE outcome IN ('begun', 'unknown') ORDER BY id",
+                "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, job_id
+                 FROM action WHERE outcome IN ('begun', 'unknown') ORDER BY id",
             )?;
-            found.query_map([], unsettled)?.collect()
+            found.query_map([], |row| Ok((action_record(row)?, jobs::job_id(row.get(9)?)?)))?.collect()
         })
     }
 
@@ -316,19 +334,6 @@ fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
     })
 }
 
-fn unsettled(row: &Row) -> rusqlite::Result<UnsettledAction> {
-    Ok(UnsettledAction {
-        id: row.get(0)?,
-        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
-        outcome: known(outcome_from(&row.get::<_, String>(2)?), "action.outcome")?,
-        job_run: JobRunId(row.get(3)?),
-        job: jobs::job_id(row.get(4)?)?,
-        restart: row.get(5)?,
-        wall: WallMs(row.get(6)?),
-        reason: row.get(7)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::LedgerErrorKind;
@@ -359,7 +364,7 @@ mod tests {
         let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
         let id = ledger.begin_action(&drain(&job, Some(reason)), &at(1)).unwrap();
         assert_eq!(ledger.actions_of(job.id).unwrap()[0].outcome, Outcome::Begun);
-        assert_eq!(ledger.unsettled_actions().unwrap()[0].id, id);
+        assert_eq!(ledger.unsettled_actions().unwrap()[0].0.id, id);
         ledger.end_action(id, Outcome::Done, "exit 0", true).unwrap();
         assert!(ledger.unsettled_actions().unwrap().is_empty());
         assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);

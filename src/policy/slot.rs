@@ -16,7 +16,16 @@ pub struct Slot {
 impl Slot {
     /// `spread_ms` 0: every run is in its slot.
     pub fn of(node: &NodeName, job: JobId, spread_ms: i64) -> Slot {
-        let hash = i64::from(hash(&format!("{node} {job}")));
+        Slot::named(&format!("{node} {job}"), spread_ms)
+    }
+
+    /// The cut of a node, whatever runs there.
+    pub fn of_node(node: &NodeName, spread_ms: i64) -> Slot {
+        Slot::named(node.as_str(), spread_ms)
+    }
+
+    fn named(name: &str, spread_ms: i64) -> Slot {
+        let hash = i64::from(hash(name));
         // Of all of the hash: its last digits alone are much alike for names that differ in their end.
         let offset_ms =
             if spread_ms > 0 { hash.wrapping_mul(2_654_435_761).rem_euclid(spread_ms) } else { 0 };

@@ -1,23 +1,30 @@
-//! Lifting our own drains, by a later run, never by the Epilog: only once the job run is gone or certainly works
-//! again, its GPUs are clean, and two runs agree. Any doubt and the drain stays.
+//! What becomes of our own drains after the run that made them: counted again and withdrawn where the cap is overshot,
+//! a vote taken back once its node sees work, and lifted by a later run, never by the Epilog: only once the job run is
+//! gone with all that it left or certainly works again, and two runs agree. Any doubt and the drain stays.
 
 use super::cases::Case;
+use super::deeds;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
 use crate::act::{self, Desk, Ending, Lift};
 use crate::config::Release;
-use crate::ledger::{Ledger, OpenDrain};
+use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
 use crate::policy::Judgement;
-use crate::reading::Reading;
+use crate::policy::reason::{self, Stand};
+use crate::reading::{Absence, Reading};
 
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;
 
 /// The kind of fault under which a drain that stays is kept.
-const KIND: &str = "drain";
+pub const KIND: &str = "drain";
+
+/// Kinds of faults that are notes about our drains or about jobs, and no fault of the node.
+const NO_FAULT_OF_THE_NODE: [&str; 3] = [KIND, super::orphans::KIND, "xid"];
 
 /// Why a drain is not fit for release.
+#[derive(Debug, PartialEq, Eq)]
 enum Stays {
     /// Its job run is here, or its outcome is still to be found out: a later run sees.
     ForNow,
@@ -25,7 +32,13 @@ enum Stays {
     Because(String),
 }
 
-/// Looks at every drain of ours that still stands.
+/// What the ledger says beside the drain itself.
+struct Known {
+    epilog: EpilogOf,
+    faults: Vec<FaultRow>,
+}
+
+/// Looks at every drain of ours of this boot that still stands.
 pub fn ours(
     setting: &Setting,
     run: RunId,
@@ -34,9 +47,14 @@ pub fn ours(
     drains: Vec<OpenDrain>,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    for mut drain in drains {
-        settle(setting, run, &mut drain, ledger)?;
-        if let Err(stays) = fit(setting, snapshot, cases, &drain) {
+    for drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
+        let case = cases.iter().find(|case| case.history.job.id == drain.job_run);
+        if count_again(setting, run, &drain, case, ledger)? {
+            continue;
+        }
+        take_vote_back(setting, run, &drain, case, ledger)?;
+        let known = Known { epilog: ledger.epilog_of(drain.job_run)?, faults: ledger.open_faults()? };
+        if let Err(stays) = fit(setting, snapshot, case, &drain, &known) {
             if drain.release_seen.is_some() {
                 ledger.clear_release_seen(drain.action.id)?;
             }
@@ -46,28 +64,137 @@ pub fn ours(
             continue;
         }
         let before = ledger.note_release_seen(drain.action.id, run)?;
-        if before.is_none_or(|seen| seen >= run) || !setting.may_act() {
-            continue;
-        }
-        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-        match act::lift(&drain, Lift::Release, &mut desk)? {
-            Ending::Withheld(doubt) if told(&drain, &doubt.because, ledger)? => {}
-            Ending::Withheld(doubt) => tell_it_stays(setting, run, &drain, &doubt.because, ledger)?,
-            Ending::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
+        if before.is_some_and(|seen| seen < run) && setting.may_act() {
+            lift(setting, run, &drain, ledger)?;
         }
     }
     Ok(())
 }
 
-/// A drain whose outcome is not known, of a job that has gone meanwhile: looked at, never repeated.
-fn settle(setting: &Setting, run: RunId, drain: &mut OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
-    let unclear = matches!(drain.action.outcome, Outcome::Begun | Outcome::Unknown);
-    if !unclear || drain.job_open || !setting.may_ask() {
+/// Two runs agree: it is lifted, if Slurm shows it as ours and the node as plain. What holds it may last (a reservation,
+/// a reboot that waits), so it is tried ever more rarely.
+fn lift(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
+    let subject = format!("release {}", drain.action.id);
+    if !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());
     }
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    if let Some(outcome) = act::reconcile(&drain.action, drain.job, &mut desk)? {
-        drain.action.outcome = outcome;
+    match act::lift(drain, Lift::Release, &mut desk)? {
+        Ending::Withheld(doubt) => {
+            ledger.unanswered(&subject, setting.now)?;
+            match told(drain, &doubt.because, ledger)? {
+                true => Ok(()),
+                false => tell_it_stays(setting, run, drain, &doubt.because, ledger),
+            }
+        }
+        Ending::Ended(outcome, words) => tell(setting, drain, outcome, &words, ledger),
+    }
+}
+
+/// In the run after a drain the cluster's drains are counted once more: nodes that came at one instant may have taken
+/// too much. `true`: this one was too many and is gone. While Slurm does not say, it is asked ever more rarely.
+fn count_again(
+    setting: &Setting,
+    run: RunId,
+    drain: &OpenDrain,
+    case: Option<&Case>,
+    ledger: &mut Ledger,
+) -> Result<bool, Trouble> {
+    let due =
+        drain.action.outcome == Outcome::Done && drain.counted_again.is_none() && drain.action.run < run;
+    let subject = format!("count again {}", drain.action.id);
+    let may = || setting.config.mode().enforces() && setting.may_act();
+    if !due || !may() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(false);
+    }
+    let Some(job) = job_of(drain, case, ledger)? else { return Ok(false) };
+    let Ok(nodes) = deeds::nodes_of(&job, &setting.place.node) else { return Ok(false) };
+    ledger.unanswered(&subject, setting.now)?;
+    let mut unseen = || Reading::Absent(Absence::NotAsked);
+    let look = deeds::look(setting, &mut unseen);
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    let Some(ending) = act::count_again(drain, &nodes, &look, &mut desk)? else { return Ok(false) };
+    let shown = job.shown_id();
+    match ending {
+        Ending::Withheld(doubt) => {
+            let because = doubt.because;
+            tracing::warn!(
+                job = shown,
+                "our drain for job {shown} is one too many and stays for now: {because}"
+            );
+            Ok(false)
+        }
+        Ending::Ended(Outcome::Failed, words) => {
+            ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
+            tracing::warn!(
+                job = shown,
+                "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
+                 the cluster was overshot: {words}"
+            );
+            Ok(true)
+        }
+        Ending::Ended(outcome, words) => {
+            tell(setting, drain, outcome, &words, ledger)?;
+            Ok(outcome == Outcome::Lifted)
+        }
+    }
+}
+
+/// The job run of a drain, also once it is over.
+fn job_of(drain: &OpenDrain, case: Option<&Case>, ledger: &Ledger) -> Result<Option<JobRun>, Trouble> {
+    if let Some(case) = case {
+        return Ok(Some(case.history.job.clone()));
+    }
+    let runs = ledger.find_runs(drain.job)?;
+    Ok(runs.into_iter().map(|record| record.run).find(|run| run.id == drain.job_run))
+}
+
+/// Whether a vote of this node stands, or may. One that was taken back with an unclear outcome is looked for when the
+/// next run begins.
+fn has_voted(actions: &[ActionRecord]) -> bool {
+    let written = actions.iter().filter(|a| a.deed == Deed::Vote && a.outcome != Outcome::Failed);
+    let stand = written.last().and_then(|last| reason::read(last.reason.as_deref()?)).map(|ours| ours.stand);
+    matches!(stand, Some(Stand::Vote(_)))
+}
+
+/// A node that saw work takes its vote back at once: no other may count it.
+fn take_vote_back(
+    setting: &Setting,
+    run: RunId,
+    drain: &OpenDrain,
+    case: Option<&Case>,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let alive = |case: &&Case| matches!(case.assessment.judgement, Judgement::Alive { .. });
+    let Some(case) = case.filter(alive) else { return Ok(()) };
+    let subject = format!("take back {}", drain.action.id);
+    let may = || setting.config.mode().enforces() && setting.may_act();
+    if !has_voted(&case.history.actions) || !may() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(());
+    }
+    let job = &case.history.job;
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    let ending = act::retract(drain, job, &mut desk)?;
+    let (shown, (outcome, words)) = (
+        job.shown_id(),
+        match ending {
+            Ending::Ended(outcome, words) => (outcome, words),
+            Ending::Withheld(doubt) => (Outcome::Failed, doubt.because),
+        },
+    );
+    match outcome {
+        Outcome::Done => tracing::warn!(
+            job = shown,
+            "job {shown} works again here: this node no longer agrees to its cancel: {words}"
+        ),
+        _ => {
+            ledger.unanswered(&subject, setting.now)?;
+            tracing::warn!(
+                job = shown,
+                "job {shown} works again here, and this node's vote could not be taken back: {words}; it ends by \
+                 itself after 15 minutes"
+            );
+        }
     }
     Ok(())
 }
@@ -129,35 +256,83 @@ fn tell_it_stays(
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     ledger.fault_seen(KIND, &drain.action.id.to_string(), why, run, setting.now)?;
-    let (job, node) = (drain.job.get(), &setting.place.node);
-    let lift = format!("`scontrol update nodename={node} state=undrain`");
-    tracing::warn!(job, "our drain for job {job} stays: {why}; to lift it: {lift}");
+    let job = drain.job.get();
+    tracing::warn!(job, "our drain for job {job} stays: {why}; {}", how_to_lift(setting));
     Ok(())
 }
 
+/// The exact words to type.
+pub(super) fn how_to_lift(setting: &Setting) -> String {
+    let node = &setting.place.node;
+    format!("to lift it: `gpu-reaper-hc release` there, or `scontrol update nodename={node} state=undrain`")
+}
+
 /// Whether this run sees the drain fit for release.
-fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain) -> Result<(), Stays> {
+fn fit(
+    setting: &Setting,
+    snapshot: &Snapshot,
+    case: Option<&Case>,
+    drain: &OpenDrain,
+    known: &Known,
+) -> Result<(), Stays> {
     if drain.action.outcome != Outcome::Done {
         return Err(Stays::ForNow);
     }
-    let case = cases.iter().find(|c| c.history.job.id == drain.job_run);
     let alive = match case.map(|c| &c.assessment.judgement) {
         Some(Judgement::Alive { .. }) => true,
         Some(_) => return Err(Stays::ForNow),
         None if drain.job_open => return Err(Stays::ForNow),
         None => false,
     };
-    let because = |why: &str| Err(Stays::Because(why.to_owned()));
+    may_be_lifted(setting).and_then(|()| no_fault(&known.faults)).map_err(Stays::Because)?;
+    if alive {
+        return Ok(());
+    }
+    epilog_ended(known.epilog).and_then(|()| nothing_is_left(snapshot, drain.job)).map_err(Stays::Because)
+}
+
+/// Whether the site lets drains be lifted at all.
+pub(super) fn may_be_lifted(setting: &Setting) -> Result<(), String> {
     if setting.config.act.release == Release::Never {
-        return because("`act.release` is never");
+        return Err("`act.release` is never".to_owned());
     }
     if !setting.config.mode().enforces() {
-        return because("mode is observe");
+        return Err("mode is observe".to_owned());
     }
-    if drain.boot_id != setting.now.boot_id {
-        return because("it was made before this boot");
+    Ok(())
+}
+
+/// Whether no fault of the node itself is open.
+pub(super) fn no_fault(open: &[FaultRow]) -> Result<(), String> {
+    match open.iter().find(|fault| !NO_FAULT_OF_THE_NODE.contains(&fault.kind.as_str())) {
+        Some(fault) => Err(format!("a fault of the node is open: {}", fault.detail)),
+        None => Ok(()),
     }
-    if alive { Ok(()) } else { clean(snapshot).map_err(Stays::Because) }
+}
+
+/// Slurm shows our reason also after an Epilog failed or the node went down under the job (measured): only our own hook,
+/// which runs last, tells. Without hooks the job run is closed once Slurm no longer lists it.
+pub(super) fn epilog_ended(epilog: EpilogOf) -> Result<(), String> {
+    match epilog {
+        EpilogOf::Ended | EpilogOf::NoHook => Ok(()),
+        EpilogOf::Missing => {
+            Err("its Epilog failed, or the node or slurmd went down: our hook, which runs last, \
+                                  never came for the job"
+                .to_owned())
+        }
+        EpilogOf::NotKnown => Err("what became of its Epilog is not known".to_owned()),
+    }
+}
+
+/// Whether nothing of the job is left here, and no unit that no registered job holds is in use.
+pub(super) fn nothing_is_left(snapshot: &Snapshot, job: JobId) -> Result<(), String> {
+    match snapshot.holds_on(job) {
+        Reading::Measured(false) => clean(snapshot),
+        Reading::Measured(true) => Err(format!("something of job {job} is still on this node")),
+        Reading::Absent(why) => {
+            Err(format!("whether something of job {job} is left is not known: {}", why.words()))
+        }
+    }
 }
 
 /// No process and no memory held on any unit that no registered job holds.
@@ -185,4 +360,79 @@ fn clean(snapshot: &Snapshot) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Signature;
+    use crate::policy::reason::{RunKey, waste};
+    use crate::units::{BootMs, WallMs};
+
+    fn vote(stand: Stand, outcome: Outcome) -> ActionRecord {
+        let key = RunKey { job: JobId::FIRST, start_unix_s: 1_764_422_738, restart: 0 };
+        ActionRecord {
+            id: 1,
+            deed: Deed::Vote,
+            run: RunId(1),
+            at: BootMs(0),
+            wall: WallMs(0),
+            outcome,
+            reason: Some(waste(key, Signature::Hung, stand, WallMs(0))),
+            signature: "hung".to_owned(),
+            detail: String::new(),
+        }
+    }
+
+    #[test]
+    fn whatever_may_stand_as_a_vote_is_taken_back() {
+        let (yes, no) = (Stand::Vote(1), Stand::Drain);
+        let drain = ActionRecord { deed: Deed::Drain, ..vote(no, Outcome::Done) };
+        let table = [
+            (vec![], false),
+            (vec![vote(yes, Outcome::Done)], true),
+            (vec![vote(yes, Outcome::Unknown)], true),
+            (vec![vote(yes, Outcome::Failed)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Failed)], true),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Unknown)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done), vote(yes, Outcome::Done)], true),
+        ];
+        for (votes, want) in table {
+            let actions = [vec![drain.clone()], votes].concat();
+            assert_eq!(has_voted(&actions), want, "{actions:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_the_node_keeps_a_drain_and_our_own_notes_do_not() {
+        let fault = |kind: &str| FaultRow {
+            id: 1,
+            kind: kind.to_owned(),
+            subject: String::new(),
+            detail: "2 of 4 GPUs missing".to_owned(),
+            opened: WallMs(0),
+            last_run: RunId(1),
+        };
+        for kind in ["drain", "orphan", "xid"] {
+            assert_eq!(no_fault(&[fault(kind)]), Ok(()), "{kind}");
+        }
+        for kind in ["collector", "gpu-missing", "a kind of a later version"] {
+            let held = no_fault(&[fault("drain"), fault(kind)]).unwrap_err();
+            assert_eq!(held, "a fault of the node is open: 2 of 4 GPUs missing", "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_failed_epilog_keeps_a_drain() {
+        // nebius/soperator#1316 (JL-11): what a crash left behind looks like a job that ended.
+        for (epilog, want) in [
+            (EpilogOf::Ended, true),
+            (EpilogOf::NoHook, true),
+            (EpilogOf::Missing, false),
+            (EpilogOf::NotKnown, false),
+        ] {
+            assert_eq!(epilog_ended(epilog).is_ok(), want, "{epilog:?}");
+        }
+    }
 }

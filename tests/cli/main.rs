@@ -10,10 +10,12 @@ mod fake_nvml;
 mod faults;
 mod hooks;
 mod journal;
+mod keep;
 mod killed;
 mod ladder;
 mod looks;
 mod readings;
+mod release;
 mod runs;
 mod slurm;
 

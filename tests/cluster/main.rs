@@ -22,5 +22,6 @@ mod driver;
 mod finding;
 mod leaving_alone;
 mod outage;
+mod rest;
 mod several;
 mod whose;

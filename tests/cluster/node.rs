@@ -108,11 +108,11 @@ impl Node {
             .expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
-        for (dir, ours) in [("prolog.d", "50-gpu-reaper-hc.sh"), ("epilog.d", "00-gpu-reaper-hc.sh")] {
+        for (dir, hook) in [("prolog.d", "50-gpu-reaper-hc.sh"), ("epilog.d", "00-gpu-reaper-hc.sh")] {
             // A site has hooks of its own; Slurm 22.05 fails every job whose Prolog pattern matches nothing.
             executable(&node.folder(dir).join("10-site.sh"), "#!/bin/sh\nexit 0\n");
-            let hook = fs::read(hooks.join(dir).join(ours)).expect("the hook");
-            executable(&node.folder(dir).join(ours), hook);
+            let text = fs::read(hooks.join(dir).join(hook)).expect("the hook");
+            executable(&node.folder(dir).join(hook), text);
         }
         node.configure(settings);
         node
@@ -131,6 +131,11 @@ impl Node {
     /// Another configuration from now on.
     pub fn configure(&self, settings: &Settings) {
         replace(&self.folder("etc").join("config.yaml"), settings.yaml());
+    }
+
+    /// The same with sections that [`Settings`] has no field for.
+    pub fn configure_with(&self, settings: &Settings, sections: &str) {
+        replace(&self.folder("etc").join("config.yaml"), settings.yaml() + sections);
     }
 
     /// As on a node whose jobs began before the hooks were installed.

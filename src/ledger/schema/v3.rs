@@ -1,6 +1,8 @@
 //! Version 3: votes, warnings and requeues among the actions, and whether a drain was counted again.
 //!
 //! - **`action` is built anew**: the words it allows are a CHECK, which cannot be changed. It holds a few rows at most.
+//! - **`job_run.by_epilog`**: 1 if our Epilog hook closed it. A health run may find a job ended whose Epilog failed:
+//!   then it is closed too, and its drain must not be lifted.
 //! - **`counted_again_run`**: the run after a drain counts the cluster's drains once more; until one did, it is tried
 //!   again.
 
@@ -37,4 +39,5 @@ CREATE TABLE action (
 INSERT INTO action SELECT *, NULL FROM action_2;
 DROP TABLE action_2;
 CREATE INDEX action_of_run ON action (job_run);
+ALTER TABLE job_run ADD COLUMN by_epilog INTEGER;
 ";
