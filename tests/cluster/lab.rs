@@ -168,6 +168,8 @@ impl Lab {
         while free.len() < count {
             free = self.given_back.wait(free).unwrap_or_else(|e| e.into_inner());
         }
+        // In Slurm's order: the first is the first node of a job on all of them.
+        free.sort_unstable();
         free.drain(..count).map(|index| Place { lab: self, index }).collect()
     }
 

@@ -138,6 +138,29 @@ impl Node {
         replace(&self.folder("etc").join("config.yaml"), settings.yaml() + sections);
     }
 
+    /// A new ledger, as after a lost disk.
+    pub fn loses_its_ledger(&self) {
+        fs::remove_dir_all(self.state()).expect("the node's state");
+    }
+
+    /// The runs that slurmd starts find no configuration from now on, and do nothing; those by hand may name this one.
+    pub fn only_by_hand(&self) -> &'static str {
+        let etc = self.folder("etc");
+        fs::rename(etc.join("config.yaml"), etc.join("by-hand.yaml")).expect("the configuration");
+        "/etc/gpu-reaper-hc/by-hand.yaml"
+    }
+
+    /// Slurm's commands come from a folder of this node's own, where this one is a script of the test's.
+    pub fn slurm_commands_but(&self, settings: &Settings, program: &str, script: &str) {
+        let bin = self.folder("gpu").join("bin");
+        fs::create_dir_all(&bin).expect("a folder for commands");
+        for name in ["squeue", "sinfo", "scontrol", "scancel"] {
+            let through = format!("#!/bin/sh\nexec /usr/bin/{name} \"$@\"\n");
+            executable(&bin.join(name), if name == program { script } else { &through });
+        }
+        self.configure_with(settings, "slurm: { bin_dir: /var/lib/stand-in/bin }\n");
+    }
+
     /// As on a node whose jobs began before the hooks were installed.
     pub fn without_prolog(&self) {
         fs::remove_file(self.folder("prolog.d").join("50-gpu-reaper-hc.sh")).expect("the hook was there");

@@ -2,6 +2,7 @@
 //! runs that slurmd starts, so that many cycles pass in little time.
 
 use super::cost::requests;
+use super::kill_shim;
 use super::lab::{Lab, lease_all};
 use super::node::{Job, Node, sbatch};
 use super::settings::SOON;
@@ -27,7 +28,7 @@ fn all_hung(nodes: &[Node], parts: &[Job]) {
 }
 
 /// So many runs on each of these nodes, side by side.
-fn cycles(nodes: &[&Node], count: usize) {
+pub fn cycles(nodes: &[&Node], count: usize) {
     let before: Vec<i64> = nodes.iter().map(|node| node.ledger().runs()).collect();
     let each = format!("for i in $(seq {count}); do /usr/sbin/gpu-reaper-hc 2>&1; sleep 0.1; done");
     let calls = nodes.iter().map(|node| (node.lab, node.name.clone()));
@@ -51,7 +52,7 @@ fn by_hand(lab: &Lab, node: &str, script: &str) {
 }
 
 /// Updates of nodes that slurmctld was asked for so far.
-fn updates(node: &Node) -> u64 {
+pub fn updates(node: &Node) -> u64 {
     requests(node).get("REQUEST_UPDATE_NODE").copied().unwrap_or(0)
 }
 
@@ -84,6 +85,25 @@ fn is_cancelled_by_the_first(nodes: &[Node], parts: &[Job]) {
     }
 }
 
+/// All hang now, and the first node's clock is further ahead than a vote is old enough to count: so long cannot be
+/// waited here.
+fn by_a_clock_ahead_the_votes_are_old(nodes: &[Node], parts: &[Job], last: usize) {
+    let (first, job) = (&nodes[0], parts[0].id);
+    let config = format!("GPU_REAPER_CONFIG={}", first.only_by_hand());
+    let preload = format!("LD_PRELOAD={}", kill_shim::built().display());
+    let name = format!("SLURMD_NODENAME={}", first.name);
+    let ahead = "KILL_WALL_LATER_MS=960000";
+    nodes[last].show(&parts[last].hung());
+    first.wait_until("all have voted, and it is too long ago", || {
+        let run = first.exec(&["env", "-i", &name, &config, &preload, ahead, "/usr/sbin/gpu-reaper-hc"]);
+        assert!(run.status.success(), "{run:?}");
+        first.ledger().withheld(job).iter().any(|w| w.verdict == "cancel" && w.because.contains(" old"))
+    });
+    assert!(nodes.iter().all(voted));
+    is_left_alone(nodes, job);
+    first.configure(&SOON);
+}
+
 #[test]
 fn one_busy_node_of_four_keeps_the_job_until_it_hangs_too_and_then_the_first_cancels_once() {
     let Some(nodes) = lease_all(&SOON) else { return };
@@ -103,7 +123,7 @@ fn one_busy_node_of_four_keeps_the_job_until_it_hangs_too_and_then_the_first_can
     assert_eq!(busy.ledger().findings(job), 0);
     assert_eq!(updates(busy) - told, 6, "a drain and a vote of three nodes, whatever the cycles");
 
-    busy.show(&parts[2].hung());
+    by_a_clock_ahead_the_votes_are_old(&nodes, &parts, 2);
     is_cancelled_by_the_first(&nodes, &parts);
     assert_eq!(updates(busy) - told, 12, "of each of four nodes a drain, a vote and a release");
 }
