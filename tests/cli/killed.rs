@@ -8,7 +8,6 @@ use crate::slurm::{Cluster, quiet};
 use crate::*;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::OnceLock;
 
 const MINUTES: &str = "
 mode: enforce
@@ -49,7 +48,7 @@ impl Stage {
     /// However long it took in truth, the runs are an interval apart.
     fn in_time(&self, mut command: Command) -> Command {
         let later_ms = TOMORROW_MS + INTERVAL_MS * self.runs as i64 - self.began.elapsed().as_millis() as i64;
-        command.env("LD_PRELOAD", shim()).env("KILL_LATER_MS", later_ms.to_string());
+        command.env("LD_PRELOAD", kill_shim::built()).env("KILL_LATER_MS", later_ms.to_string());
         command
     }
 
@@ -189,18 +188,6 @@ struct Kept {
 
 fn copy(from: &[PathBuf], to: &Path) {
     assert!(Command::new("cp").arg("-a").args(from).arg(to).status().unwrap().success());
-}
-
-fn shim() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kill-shim/kill_at.c");
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("kill-at-{}.so", std::process::id()));
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&out);
-        assert!(cc.arg(source).arg("-ldl").status().unwrap().success(), "the shim did not compile");
-        out
-    })
 }
 
 /// The touches to be killed before: in the first scene each of them; in others, of many writes in a row, all of which

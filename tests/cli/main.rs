@@ -11,6 +11,8 @@ mod faults;
 mod hooks;
 mod journal;
 mod keep;
+#[path = "../common/kill_shim.rs"]
+mod kill_shim;
 mod killed;
 mod ladder;
 mod looks;
