@@ -7,6 +7,7 @@ mod seen;
 
 use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain};
 use crate::model::{ActionRecord, Deed, JobId, JobRun, Now, Outcome, RunId};
+use crate::policy::keep;
 use crate::policy::nodes::Nodes;
 use crate::policy::reason::{self, RunKey, Stand};
 use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
@@ -240,9 +241,13 @@ fn can_be_requeued(agreed: &Agreed, job: &JobRun, desk: &Desk) -> Result<bool, L
 /// Says why in the job's AdminComment, unless somebody else's words stand there.
 fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &dyn Controller) {
     let id = &target.display_id;
+    // A keep is over where a cancel comes to this.
     let free = match there {
         Reading::Absent(why) => *why == Absence::NoData,
-        Reading::Measured(words) => words.starts_with(reason::PREFIX),
+        Reading::Measured(words) => {
+            let others = keep::others(words);
+            others.is_empty() || others.starts_with(reason::PREFIX)
+        }
     };
     if !free {
         tracing::info!(job = id, "AdminComment left as it is: somebody's words stand there");

@@ -64,7 +64,7 @@ pub enum SlurmSource {
     Auto,
     /// The whole list of this node, at most every 15 minutes.
     Squeue,
-    /// slurmrestd; its keys parse, this version does not read it.
+    /// slurmrestd for jobs and nodes; deeds stay with the commands.
     Rest,
 }
 
@@ -77,6 +77,14 @@ pub struct Slurm {
     pub bin_dir: Option<PathBuf>,
     /// slurm.conf, for commands that slurmd starts without SLURM_CONF.
     pub conf: Option<PathBuf>,
+    /// `http://host:port`, `https://host:port` or `unix:/path`; there where the source is [`SlurmSource::Rest`].
+    pub rest_url: Option<String>,
+    /// Of `v0.0.41` the 41; `None`: the newest that is served.
+    pub rest_version: Option<u8>,
+    /// As whom slurmrestd is asked.
+    pub username: Option<String>,
+    /// The file that holds the token.
+    pub token_file: Option<PathBuf>,
 }
 
 /// When our own drain is lifted.
@@ -326,7 +334,15 @@ pub fn defaults() -> Config {
             expected: Auto::Auto,
             gpm: Gpm::Off,
         },
-        slurm: Slurm { source: SlurmSource::Auto, bin_dir: None, conf: None },
+        slurm: Slurm {
+            source: SlurmSource::Auto,
+            bin_dir: None,
+            conf: None,
+            rest_url: None,
+            rest_version: None,
+            username: None,
+            token_file: None,
+        },
         rules: default_rules(),
         act: Act {
             release: Release::JobEnd,

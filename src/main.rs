@@ -9,7 +9,7 @@
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
-use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
+use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
@@ -20,7 +20,7 @@ use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
-use gpu_reaper_hc::slurm::{Site, Slurm};
+use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
 use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
@@ -125,8 +125,23 @@ fn place(common: &Common, config: &Config) -> Result<Place, String> {
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
-    let site = Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone());
-    Slurm::new(place.node.clone(), site)
+    let site = site(config);
+    let (limit, slurm) = (site.limit, Slurm::new(place.node.clone(), site));
+    let said = &config.slurm;
+    match &said.rest_url {
+        Some(url) if said.source == SlurmSource::Rest => slurm.reading_from(RestSite {
+            url: url.clone(),
+            version: said.rest_version,
+            username: said.username.clone(),
+            token_file: said.token_file.clone(),
+            limit,
+        }),
+        _ => slurm,
+    }
+}
+
+fn site(config: &Config) -> Site {
+    Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone())
 }
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
@@ -274,7 +289,9 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
-        explain::written::add(&mut answer, &asked, &slurm);
+        let mut site = site(&config);
+        site.limit = explain::written::PATIENCE;
+        explain::written::add(&mut answer, &asked, &Slurm::new(place.node.clone(), site));
         Ok(answer)
     });
     match told {

@@ -2,6 +2,7 @@
 //! The only place where the edges meet.
 
 pub mod cases;
+mod deeds;
 pub mod eyes;
 mod learn;
 pub mod machine;
@@ -172,6 +173,7 @@ fn under_lock(
     xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
+    deeds::settle_earlier(setting, run, &mut ledger)?;
     let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;

@@ -1,5 +1,5 @@
 //! Slurm as this node can ask it: jobs, the node's own state, and the few things we may do to either.
-//! Every question is one command with a deadline, and its answer is an [`Answer`]: told, or not told with
+//! Every question is one command (or one GET to slurmrestd) with a deadline, and its answer is an [`Answer`]: told, or not told with
 //! the reason. Silence is never an empty list, and the only node state written here is DRAIN and its undoing.
 
 pub mod cgroup;
@@ -11,6 +11,7 @@ pub mod gres_conf;
 pub mod hostlist;
 pub mod json;
 mod node;
+mod rest;
 mod scontrol;
 mod show_job;
 mod squeue;
@@ -18,6 +19,7 @@ mod version;
 
 pub use command::Site;
 pub use controller::{Ask, Controller, Target};
+pub use rest::RestSite;
 pub use squeue::{Listed, job_state};
 
 use crate::model::{GpuClaim, JobRun, Outcome};
@@ -26,6 +28,7 @@ use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
 use gres_conf::{GresConf, GresMap};
+use rest::Rest;
 use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
@@ -49,7 +52,7 @@ pub enum NoAnswer {
     Refused {
         /// The command.
         program: &'static str,
-        /// Its exit status: an error number cut to 8 bits for scancel, else 1.
+        /// Its exit status: an error number cut to 8 bits for scancel, else 1. slurmrestd's HTTP status.
         code: i32,
         /// Its last line, at most 200 bytes.
         text: String,
@@ -117,10 +120,16 @@ impl fmt::Display for NoAnswer {
             NoAnswer::TimedOut { program, limit_ms } => {
                 write!(f, "{program}: no answer within {} s", *limit_ms as f64 / 1000.0)
             }
+            NoAnswer::Refused { program: rest::PROGRAM, code, text } => {
+                write!(f, "{}: `{text}` (HTTP status {code})", rest::PROGRAM)
+            }
             NoAnswer::Refused { program, code, text } => {
                 write!(f, "{program}: `{text}` (exit status {code})")
             }
             NoAnswer::UnknownNode(node) => write!(f, "Slurm knows no node `{node}`"),
+            NoAnswer::Unavailable { program: rest::PROGRAM, why } => {
+                write!(f, "{}: not asked: {why}", rest::PROGRAM)
+            }
             NoAnswer::Unavailable { program, why } => write!(f, "{program}: not run: {why}"),
             NoAnswer::NotUnderstood { program, text } => {
                 write!(f, "{program}: answer not understood: {text}")
@@ -142,12 +151,18 @@ pub struct Slurm {
     node: NodeName,
     commands: Commands,
     version: OnceCell<Version>,
+    rest: Option<Rest>,
 }
 
 impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
-        Slurm { node, commands: Commands::new(site), version: OnceCell::new() }
+        Slurm { node, commands: Commands::new(site), version: OnceCell::new(), rest: None }
+    }
+
+    /// The same, with jobs and nodes asked of slurmrestd. Everything else stays with the commands.
+    pub fn reading_from(self, site: RestSite) -> Slurm {
+        Slurm { rest: Some(Rest::new(site)), ..self }
     }
 
     /// What gres.conf says of the GPUs that these registrations name; read only where one names any. A file that

@@ -83,6 +83,10 @@ fn general(config: &Config) -> Vec<Row> {
         ("slurm.source", slurm_source.to_owned()),
         ("slurm.bin_dir", maybe(&slurm.bin_dir, |p| path(p))),
         ("slurm.conf", maybe(&slurm.conf, |p| path(p))),
+        ("slurm.rest_url", maybe(&slurm.rest_url, |url| quoted(url))),
+        ("slurm.rest_version", maybe(&slurm.rest_version, |v| format!("v0.0.{v}"))),
+        ("slurm.username", maybe(&slurm.username, |name| quoted(name))),
+        ("slurm.token_file", maybe(&slurm.token_file, |p| path(p))),
     ]
 }
 

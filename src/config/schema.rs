@@ -25,6 +25,16 @@ const GPU_SOURCES: Words<GpuSourceKind> = &[
 const GPMS: Words<Gpm> = &[("off", Gpm::Off), ("mig", Gpm::Mig), ("on", Gpm::On)];
 const SLURM_SOURCES: Words<SlurmSource> =
     &[("auto", SlurmSource::Auto), ("squeue", SlurmSource::Squeue), ("rest", SlurmSource::Rest)];
+const REST_VERSIONS: Words<u8> = &[
+    ("v0.0.38", 38),
+    ("v0.0.39", 39),
+    ("v0.0.40", 40),
+    ("v0.0.41", 41),
+    ("v0.0.42", 42),
+    ("v0.0.43", 43),
+    ("v0.0.44", 44),
+    ("v0.0.45", 45),
+];
 const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,26 +96,47 @@ fn gpu(mut t: Table<'_, '_>, d: Gpu) -> Gpu {
 }
 
 fn slurm(mut t: Table<'_, '_>, d: Slurm) -> Slurm {
+    let source = t.read("source", d.source, word(SLURM_SOURCES));
     let slurm = Slurm {
-        source: t.read("source", d.source, word(SLURM_SOURCES)),
+        source,
         bin_dir: t.read("bin_dir", d.bin_dir, maybe(path)),
         conf: t.read("conf", d.conf, maybe(file)),
+        rest_url: match source {
+            SlurmSource::Rest => t.must("rest_url", rest_url),
+            SlurmSource::Auto | SlurmSource::Squeue => t.said("rest_url", maybe(rest_url)).flatten(),
+        },
+        rest_version: t.read("rest_version", d.rest_version, maybe(word(REST_VERSIONS))),
+        username: t.read("username", d.username, maybe(name)),
+        token_file: t.read("token_file", d.token_file, maybe(secret_file)),
     };
-    let rest = [
-        ("rest_url", t.said("rest_url", maybe(text)).flatten().is_some()),
-        ("rest_version", t.said("rest_version", maybe(text)).flatten().is_some()),
-        ("username", t.said("username", maybe(name)).flatten().is_some()),
-        ("token_file", t.said("token_file", maybe(secret_file)).flatten().is_some()),
-        ("token_env", t.said("token_env", maybe(name)).flatten().is_some()),
-    ];
-    if slurm.source == SlurmSource::Rest {
-        t.note("source: rest", LATER);
+    if t.said("token_env", maybe(name)).flatten().is_some() {
+        let why = "ignored, for slurmd passes no environment; `slurm.token_file` names a file instead";
+        t.note("token_env", why);
     }
-    for (key, _) in rest.iter().filter(|(_, said)| *said) {
-        t.note(key, LATER);
-    }
+    rest_notes(&mut t, &slurm);
     t.finish();
     slurm
+}
+
+/// What slurmrestd's keys do not do, or do in the open.
+fn rest_notes(t: &mut Table<'_, '_>, slurm: &Slurm) {
+    let said = [
+        ("rest_url", slurm.rest_url.is_some()),
+        ("rest_version", slurm.rest_version.is_some()),
+        ("username", slurm.username.is_some()),
+        ("token_file", slurm.token_file.is_some()),
+    ];
+    if slurm.source != SlurmSource::Rest {
+        for (key, _) in said.iter().filter(|(_, said)| *said) {
+            t.note(key, "has no effect without `slurm.source: rest`");
+        }
+        return;
+    }
+    let here = |url: &String| ["//127.", "//localhost:", "//[::1]:"].iter().any(|host| url.contains(host));
+    let open = |url: &String| url.starts_with("http:") && !here(url);
+    if slurm.token_file.is_some() && slurm.rest_url.as_ref().is_some_and(open) {
+        t.note("rest_url", "the token crosses the network as plain text; `https://` would hide it");
+    }
 }
 
 fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {

@@ -210,6 +210,32 @@ pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
     file(node).map_err(|bad| bad.into_iter().map(hidden).collect())
 }
 
+/// Where slurmrestd listens: nothing but a scheme, a host and a port, or a socket's path. Whoever writes a user, a
+/// path or a token into it is told, and it is not shown.
+pub(super) fn rest_url(node: &Node<'_>) -> Result<String, Bad> {
+    let host = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
+    let place = |text: &str| {
+        let (name, port) = text.rsplit_once(':')?;
+        let bracketed = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+        let named = match bracketed {
+            Some(ip) => ip.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => !name.is_empty() && name.bytes().all(host),
+        };
+        (named && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+    };
+    // The kernel's limit: sun_path holds 108 bytes, one of them the end.
+    let socket = |path: &str| (path.starts_with('/') && path.len() < 108).then_some(());
+    let sound = |text: &str| match text.split_once(':')? {
+        ("http" | "https", rest) => place(rest.strip_prefix("//")?.trim_end_matches('/')),
+        ("unix", path) => socket(path),
+        _ => None,
+    };
+    match &node.value {
+        Value::Text(text) if one_line(text) && sound(text).is_some() => Ok(text.to_string()),
+        _ => wrong(node, "http://host:port, https://host:port or unix:/path"),
+    }
+}
+
 /// A program and its arguments; [] for none.
 pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
     let argv = list(text)(node)?;
@@ -220,7 +246,7 @@ pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
 }
 
 /// Signals that a job may be warned by.
-const SIGNALS: [&str; 6] = ["USR1", "USR2", "CONT", "HUP", "INT", "TERM"];
+const SIGNALS: [&str; 5] = ["USR1", "USR2", "HUP", "INT", "TERM"];
 
 /// `USR1`, `USR1@5m`: a signal, and how long before the cancel at least.
 pub(super) fn warn(node: &Node<'_>) -> Result<Warn, Bad> {

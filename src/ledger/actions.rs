@@ -68,27 +68,6 @@ impl OpenDrain {
     }
 }
 
-/// An action whose outcome is not known: the run was killed, or Slurm did not answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsettledAction {
-    /// Its row.
-    pub id: i64,
-    /// What it was to be.
-    pub deed: Deed,
-    /// Begun or unknown.
-    pub outcome: Outcome,
-    /// The job run it is for.
-    pub job_run: JobRunId,
-    /// Its id.
-    pub job: JobId,
-    /// Its restart count.
-    pub restart: u32,
-    /// When it began.
-    pub wall: WallMs,
-    /// The Reason that was to be written.
-    pub reason: Option<String>,
-}
-
 /// A job run's alerts, drains and cancels, oldest first; for [`of`].
 pub(super) const OF_RUN: &str =
     "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms FROM action
@@ -200,14 +179,18 @@ impl Ledger {
         })
     }
 
-    /// Actions whose outcome is not known yet, oldest first. They are looked at, never repeated.
-    pub fn unsettled_actions(&self) -> Result<Vec<UnsettledAction>, LedgerError> {
+    /// Actions whose outcome is not known yet, with their jobs, oldest first: their run was killed, or Slurm did not
+    /// answer. They are looked at, never repeated.
+    pub fn unsettled_actions(&self) -> Result<Vec<(ActionRecord, JobId)>, LedgerError> {
         self.read("read unsettled actions", |conn| {
+            if none(conn)? {
+                return Ok(Vec::new());
+            }
             let mut found = conn.prepare(
-                "SELECT id, verdict, outcome, job_run, job_id, restart, wall_ms, reason FROM action
-                 WHERE outcome IN ('begun', 'unknown') ORDER BY id",
+                "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, job_id
+                 FROM action WHERE outcome IN ('begun', 'unknown') ORDER BY id",
             )?;
-            found.query_map([], unsettled)?.collect()
+            found.query_map([], |row| Ok((action_record(row)?, jobs::job_id(row.get(9)?)?)))?.collect()
         })
     }
 
@@ -351,19 +334,6 @@ fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
     })
 }
 
-fn unsettled(row: &Row) -> rusqlite::Result<UnsettledAction> {
-    Ok(UnsettledAction {
-        id: row.get(0)?,
-        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
-        outcome: known(outcome_from(&row.get::<_, String>(2)?), "action.outcome")?,
-        job_run: JobRunId(row.get(3)?),
-        job: jobs::job_id(row.get(4)?)?,
-        restart: row.get(5)?,
-        wall: WallMs(row.get(6)?),
-        reason: row.get(7)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::LedgerErrorKind;
@@ -394,7 +364,7 @@ mod tests {
         let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
         let id = ledger.begin_action(&drain(&job, Some(reason)), &at(1)).unwrap();
         assert_eq!(ledger.actions_of(job.id).unwrap()[0].outcome, Outcome::Begun);
-        assert_eq!(ledger.unsettled_actions().unwrap()[0].id, id);
+        assert_eq!(ledger.unsettled_actions().unwrap()[0].0.id, id);
         ledger.end_action(id, Outcome::Done, "exit 0", true).unwrap();
         assert!(ledger.unsettled_actions().unwrap().is_empty());
         assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);

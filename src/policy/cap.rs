@@ -1,7 +1,9 @@
 //! How many of the cluster's nodes may carry our drains at once. Every node counts for itself, in its own slot; what
-//! nodes that came at the same instant took too much is withdrawn by those whose names sort last.
+//! nodes that came at the same instant took too much is withdrawn by those that came last, by slurmctld's clock, and
+//! of one second by those whose names sort last. By name alone a late one would stay in place of one that counted
+//! again long before and never will any more.
 
-use super::reason::{self, PREFIX, RunKey};
+use super::reason::{self, PREFIX, RunKey, Stand};
 use crate::model::NodeRow;
 use crate::units::NodeName;
 
@@ -21,7 +23,7 @@ pub struct Census {
     pub gpu_nodes: u32,
     /// Nodes that carry a drain of ours for another job run, or for a fault.
     pub others: u32,
-    /// Of those, the ones whose names sort before this node's.
+    /// Of those, the ones that were drained before this node was.
     pub others_before: u32,
 }
 
@@ -33,10 +35,26 @@ impl Census {
             row.name != *me && ours.is_some_and(|text| reason::read(text).is_none_or(|it| it.key != key))
         };
         let others: Vec<&NodeRow> = nodes.iter().filter(is_others).collect();
+        let mine = nodes.iter().find(|row| row.name == *me).and_then(Census::place);
+        // Whose place is not known came before, and all of them did where this node's own is not: it withdraws.
+        let is_before = |row: &&&NodeRow| match (Census::place(row), mine) {
+            (Some(theirs), Some(mine)) => theirs < mine,
+            _ => true,
+        };
         Census {
             gpu_nodes: nodes.iter().filter(|row| row.gpus).count() as u32,
             others: others.len() as u32,
-            others_before: others.iter().filter(|row| row.name.as_str() < me.as_str()).count() as u32,
+            others_before: others.iter().filter(is_before).count() as u32,
+        }
+    }
+
+    /// When a node was drained, and its name. A vote has a new time and an old drain: one of an earlier hour, that
+    /// comes before all.
+    fn place(row: &NodeRow) -> Option<(i64, &str)> {
+        let ours = row.status.reason.as_deref().and_then(reason::read);
+        match ours.map(|ours| ours.stand) {
+            Some(Stand::Vote(_)) => Some((i64::MIN, row.name.as_str())),
+            _ => row.reason_unix_s.map(|at| (at, row.name.as_str())),
         }
     }
 }
@@ -63,8 +81,8 @@ impl Cap {
         }
     }
 
-    /// Whether this node, drained for a job run on `job_nodes` nodes, is one too many: the cap is overshot and its name
-    /// sorts past it.
+    /// Whether this node, drained for a job run on `job_nodes` nodes, is one too many: the cap is overshot and it came
+    /// past it.
     pub fn overshot(&self, census: Census, job_nodes: u32) -> bool {
         let cap = self.nodes(census.gpu_nodes);
         census.others + job_nodes > cap && census.others_before + job_nodes > cap
@@ -110,9 +128,33 @@ pub(crate) mod tests {
             ..row("n7", None)
         });
         let census = |me: &str, job: u64| Census::of(&rows, &NodeName::new(me).unwrap(), key(job));
-        assert_eq!(census("n3", 1), Census { gpu_nodes: 6, others: 2, others_before: 1 });
-        assert_eq!(census("n3", 9), Census { gpu_nodes: 6, others: 3, others_before: 2 });
+        // `n3` is not drained: all came before.
+        assert_eq!(census("n3", 1), Census { gpu_nodes: 6, others: 2, others_before: 2 });
+        assert_eq!(census("n3", 9), Census { gpu_nodes: 6, others: 3, others_before: 3 });
         assert_eq!(census("n2", 2), Census { gpu_nodes: 6, others: 2, others_before: 1 });
+    }
+
+    #[test]
+    fn of_two_drains_the_later_one_is_too_many_whatever_its_name() {
+        let drained_at = |name: &str, job: u64, stand: Stand, at: Option<i64>| {
+            let text = waste(key(job), Signature::Hung, stand, WallMs(0));
+            NodeRow { reason_unix_s: at, ..row(name, Some(&text)) }
+        };
+        let table = [
+            // The other node's time and what it stands for, this node's time, and whether the other came before.
+            (Some(100), Stand::Drain, Some(160), 1),
+            (Some(160), Stand::Drain, Some(100), 0),
+            (Some(160), Stand::Vote(0), Some(100), 1),
+            (None, Stand::Drain, Some(100), 1),
+            (Some(160), Stand::Drain, None, 1),
+        ];
+        for (theirs, stand, mine, before) in table {
+            for (me, other) in [("n1", "n2"), ("n2", "n1")] {
+                let rows = [drained_at(other, 2, stand, theirs), drained_at(me, 1, Stand::Drain, mine)];
+                let census = Census::of(&rows, &NodeName::new(me).unwrap(), key(1));
+                assert_eq!((census.others, census.others_before), (1, before), "{me} {theirs:?} {mine:?}");
+            }
+        }
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Keep {
     ///
     /// Why the two cannot stand in one text of Slurm's.
     pub fn beside(&self, there: Option<&str>) -> Result<String, String> {
-        let theirs = there.map(without_ours).unwrap_or_default();
+        let theirs = there.map(others).unwrap_or_default();
         let text = match theirs.as_str() {
             "" => self.line(),
             theirs => format!("{theirs} {BETWEEN} {}", self.line()),
@@ -150,8 +150,8 @@ fn parse(text: &str) -> Option<Keep> {
     Some(Keep { until, by: by.trim().to_owned(), reason: reason.trim().to_owned() })
 }
 
-/// What others wrote.
-fn without_ours(text: &str) -> String {
+/// An AdminComment without the keeps in it: what others wrote, and our other words.
+pub fn others(text: &str) -> String {
     let keeps = keeps_in(text);
     let starts = keeps.iter().map(|keep| keep.0).chain([text.len()]);
     let ends = [0].into_iter().chain(keeps.iter().map(|keep| keep.1));

@@ -2,7 +2,8 @@
 //! a vote taken back once its node sees work, and lifted by a later run, never by the Epilog: only once the job run is
 //! gone with all that it left or certainly works again, and two runs agree. Any doubt and the drain stays.
 
-use super::cases::{self, Case};
+use super::cases::Case;
+use super::deeds;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
 use crate::act::{self, Desk, Ending, Lift};
@@ -46,8 +47,7 @@ pub fn ours(
     drains: Vec<OpenDrain>,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    for mut drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
-        settle(setting, run, &mut drain, ledger)?;
+    for drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
         let case = cases.iter().find(|case| case.history.job.id == drain.job_run);
         if count_again(setting, run, &drain, case, ledger)? {
             continue;
@@ -91,22 +91,6 @@ fn lift(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -
     }
 }
 
-/// A drain whose outcome is not known, of a job that has gone meanwhile: looked at, never repeated.
-fn settle(setting: &Setting, run: RunId, drain: &mut OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
-    if !unclear(&drain.action) || drain.job_open || !setting.may_ask() {
-        return Ok(());
-    }
-    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    if let Some(outcome) = act::reconcile(&drain.action, drain.job, &mut desk)? {
-        drain.action.outcome = outcome;
-    }
-    Ok(())
-}
-
-fn unclear(action: &ActionRecord) -> bool {
-    matches!(action.outcome, Outcome::Begun | Outcome::Unknown)
-}
-
 /// In the run after a drain the cluster's drains are counted once more: nodes that came at one instant may have taken
 /// too much. `true`: this one was too many and is gone. While Slurm does not say, it is asked ever more rarely.
 fn count_again(
@@ -124,10 +108,10 @@ fn count_again(
         return Ok(false);
     }
     let Some(job) = job_of(drain, case, ledger)? else { return Ok(false) };
-    let Ok(nodes) = cases::nodes_of(&job, &setting.place.node) else { return Ok(false) };
+    let Ok(nodes) = deeds::nodes_of(&job, &setting.place.node) else { return Ok(false) };
     ledger.unanswered(&subject, setting.now)?;
     let mut unseen = || Reading::Absent(Absence::NotAsked);
-    let look = cases::look(setting, &mut unseen);
+    let look = deeds::look(setting, &mut unseen);
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
     let Some(ending) = act::count_again(drain, &nodes, &look, &mut desk)? else { return Ok(false) };
     let shown = job.shown_id();
@@ -141,7 +125,7 @@ fn count_again(
             Ok(false)
         }
         Ending::Ended(Outcome::Failed, words) => {
-            ledger.unanswered(&cases::back_off(&job, Deed::Drain), setting.now)?;
+            ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
             tracing::warn!(
                 job = shown,
                 "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
@@ -165,25 +149,12 @@ fn job_of(drain: &OpenDrain, case: Option<&Case>, ledger: &Ledger) -> Result<Opt
     Ok(runs.into_iter().map(|record| record.run).find(|run| run.id == drain.job_run))
 }
 
-/// What is to be done about a vote, once its node has seen work.
-#[derive(Debug, PartialEq, Eq)]
-enum Retreat<'a> {
-    /// Nothing: it did not vote, or has taken it back.
-    Nothing,
-    /// The vote stands, or may.
-    TakeBack,
-    /// It was taken back, and whether that arrived is to be looked at.
-    LookAt(&'a ActionRecord),
-}
-
-fn retreat(actions: &[ActionRecord]) -> Retreat<'_> {
+/// Whether a vote of this node stands, or may. One that was taken back with an unclear outcome is looked for when the
+/// next run begins.
+fn has_voted(actions: &[ActionRecord]) -> bool {
     let written = actions.iter().filter(|a| a.deed == Deed::Vote && a.outcome != Outcome::Failed);
-    let Some(last) = written.last() else { return Retreat::Nothing };
-    match last.reason.as_deref().and_then(reason::read).map(|ours| ours.stand) {
-        Some(Stand::Vote(_)) => Retreat::TakeBack,
-        _ if unclear(last) => Retreat::LookAt(last),
-        _ => Retreat::Nothing,
-    }
+    let stand = written.last().and_then(|last| reason::read(last.reason.as_deref()?)).map(|ours| ours.stand);
+    matches!(stand, Some(Stand::Vote(_)))
 }
 
 /// A node that saw work takes its vote back at once: no other may count it.
@@ -196,21 +167,14 @@ fn take_vote_back(
 ) -> Result<(), Trouble> {
     let alive = |case: &&Case| matches!(case.assessment.judgement, Judgement::Alive { .. });
     let Some(case) = case.filter(alive) else { return Ok(()) };
-    let retreat = retreat(&case.history.actions);
     let subject = format!("take back {}", drain.action.id);
     let may = || setting.config.mode().enforces() && setting.may_act();
-    if retreat == Retreat::Nothing || !may() || !ledger.ask_allowed(&subject, setting.now)? {
+    if !has_voted(&case.history.actions) || !may() || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());
     }
     let job = &case.history.job;
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    let ending = match retreat {
-        Retreat::LookAt(action) => {
-            act::reconcile(action, drain.job, &mut desk)?;
-            return Ok(());
-        }
-        _ => act::retract(drain, job, &mut desk)?,
-    };
+    let ending = act::retract(drain, job, &mut desk)?;
     let (shown, (outcome, words)) = (
         job.shown_id(),
         match ending {
@@ -431,14 +395,13 @@ mod tests {
             (vec![vote(yes, Outcome::Failed)], false),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done)], false),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Failed)], true),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Unknown)], false),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done), vote(yes, Outcome::Done)], true),
         ];
         for (votes, want) in table {
             let actions = [vec![drain.clone()], votes].concat();
-            assert_eq!(retreat(&actions) == Retreat::TakeBack, want, "{actions:?}");
+            assert_eq!(has_voted(&actions), want, "{actions:?}");
         }
-        let unclear = [vote(yes, Outcome::Done), vote(no, Outcome::Unknown)];
-        assert_eq!(retreat(&unclear), Retreat::LookAt(&unclear[1]));
     }
 
     #[test]

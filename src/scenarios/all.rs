@@ -39,6 +39,8 @@ scenarios![
     "a-job-on-more-nodes-than-the-limit-is-only-alerted-on",
     "a-job-that-no-prolog-saw-is-found-late",
     "a-job-without-any-process-is-idle-by-its-registration",
+    "a-jobs-own-comment-holds-only-as-long-as-the-site-allows",
+    "a-kept-job-is-not-drained-before-its-keep-ends",
     "a-latched-utilization-without-a-process-proves-nothing",
     "a-leftover-reason-of-ours-is-no-obstacle",
     "a-node-that-has-not-voted-stops-the-cancel",

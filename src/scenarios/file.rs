@@ -96,6 +96,9 @@ pub struct Job {
     /// Its name.
     #[serde(default = "train")]
     pub name: String,
+    /// What its user wrote beside it.
+    #[serde(default)]
+    pub comment: Option<String>,
     /// Restart count.
     #[serde(default)]
     pub restart: u32,
@@ -261,6 +264,9 @@ pub struct SlurmEvent {
     /// A job's state: `{ 4242: SUSPENDED }`.
     #[serde(default)]
     pub job_state: BTreeMap<u64, String>,
+    /// An administrator keeps a job for so long from now: `{ 4242: 2h }`.
+    #[serde(default)]
+    pub keep: BTreeMap<u64, Span>,
     /// The reservation `gpu-reaper-stop` is made (true) or deleted.
     #[serde(default)]
     pub brake: Option<bool>,

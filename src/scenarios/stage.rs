@@ -9,6 +9,7 @@ use crate::gpu::simulated::{Simulated, Timeline};
 use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
+use crate::policy::keep::Keep;
 use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident, Whose};
@@ -193,6 +194,9 @@ impl<'a> Stage<'a> {
         write(&file(""), &row)?;
         write(&file(".state"), "RUNNING")?;
         write(&file(".name"), &job.name)?;
+        if let Some(comment) = &job.comment {
+            write(&file(".user-comment"), comment)?;
+        }
         write(&file(".show"), &shown_job(job))?;
         if !job.prolog {
             return Ok(());
@@ -353,6 +357,11 @@ fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), 
         let at_s = (END_WALL_MS + event.at.0).div_euclid(1000);
         let lines = format!("{}\n{}\n{at_s}\n", node.state, node.reason);
         write(&cluster.join("nodes").join(name), &lines)?;
+    }
+    for (job, length) in &event.keep {
+        let until = WallMs(END_WALL_MS + event.at.0 + length.0);
+        let keep = Keep { until, by: "root".to_owned(), reason: "paper deadline".to_owned() };
+        write(&cluster.join(format!("jobs/{job}.comment")), &keep.line())?;
     }
     if let Some(state) = &event.node_state {
         write(&cluster.join("node.state"), state)?;

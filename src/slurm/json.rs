@@ -410,10 +410,12 @@ mod tests {
     #[test]
     fn a_component_of_a_heterogeneous_job_is_shown_as_one() {
         // birc-aeh/slurm-utils#10, reframe-hpc/reframe#2376 (JL-06).
-        let text = recorded("22.05.8/rest.v0.0.38.job.json")
-            .replace("\"het_job_id\": 0", "\"het_job_id\": 200")
-            .replace("\"het_job_offset\": 0", "\"het_job_offset\": 1");
-        assert_eq!(one(&text).unwrap().details.unwrap().display_id, "200+1");
+        for version in ["24.11.5", "26.05.5"] {
+            let components = jobs(&recorded(&format!("{version}/show-job-json.het.out"))).unwrap();
+            let shown: Vec<_> =
+                components.iter().map(|c| (c.job.get(), &*c.details.as_ref().unwrap().display_id)).collect();
+            assert_eq!(shown, [(1, "1+0"), (2, "1+1")], "{version}");
+        }
     }
 
     #[test]

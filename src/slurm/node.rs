@@ -14,6 +14,10 @@ const FIELDS: &str = "StateComplete:|,Reason:";
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
+        if let Some(rest) = &self.rest {
+            let row = rest.node(&self.node).map_err(|silence| self.known_node(silence))?;
+            return Ok(row.status);
+        }
         let args = ["-h", "-a", "--local", "-N", "-n", self.node.as_str(), "-O", FIELDS];
         let text = self.commands.run(Program::Sinfo, &args).map_err(|silence| self.known_node(silence))?;
         // sinfo prints nothing for a node that Slurm does not know, with exit status 0 (measured on 22.05.8).
@@ -36,17 +40,21 @@ impl Slurm {
     /// These nodes; one that Slurm does not list is left out. One name is one REQUEST_NODE_INFO_SINGLE, more of them
     /// load all nodes at the controller.
     pub fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
-        match names {
-            [] => Ok(Vec::new()),
-            [one] => self.groups(&["-n", one.as_str()]),
-            _ => self.survey(),
+        match (names, &self.rest) {
+            ([], _) => Ok(Vec::new()),
+            ([one], Some(rest)) => rest.node(one).map(|row| vec![row]),
+            ([one], None) => self.groups(&["-n", one.as_str()]),
+            (_, _) => self.survey(),
         }
         .map(|rows| rows.into_iter().filter(|row| names.contains(&row.name)).collect())
     }
 
     /// Every node of the cluster.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
-        self.groups(&[])
+        match &self.rest {
+            Some(rest) => rest.survey(),
+            None => self.groups(&[]),
+        }
     }
 
     fn groups(&self, which: &[&str]) -> Answer<Vec<NodeRow>> {

@@ -52,16 +52,15 @@ impl Slurm {
         self.scancel(target, &["--full", &format!("--signal={signal}")])
     }
 
-    /// To this run alone, as far as this Slurm compares: RUNNING always; from 23.11 on slurmctld compares node and
-    /// user too, under its lock, and finds nothing to do for a job that was requeued elsewhere; from 26.05 on the
-    /// SLUID names the run itself.
+    /// To this run alone, as far as this Slurm compares. State, node and user must fit: until 23.11 scancel looks
+    /// itself, just before; from then on slurmctld does, under its lock, and finds nothing to do for a job that was
+    /// requeued elsewhere; from 26.05 on the SLUID names the run itself (all measured).
     fn scancel(&self, target: &Target, what: &[&str]) -> Answer<()> {
         let id = self.id_of_run(Program::Scancel, target)?;
-        let mut args = vec!["--state=RUNNING".to_owned()];
+        let mut args = vec!["--state=RUNNING".to_owned(), format!("--nodelist={}", target.node)];
+        args.extend(target.user.measured().map(|user| format!("--user={user}")));
         if self.version().filters_at_slurmctld() {
             args.push("--ctld".to_owned());
-            args.push(format!("--nodelist={}", target.node));
-            args.extend(target.user.measured().map(|user| format!("--user={user}")));
         }
         args.extend(what.iter().map(|&arg| arg.to_owned()));
         args.push(id.to_owned());

@@ -35,6 +35,9 @@ impl Slurm {
     /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller; before 23.02 one
     /// more for each thing that is asked beside.
     pub fn job(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
+        if let Some(rest) = &self.rest {
+            return rest.job(job);
+        }
         if self.version().shows_jobs_in_json() {
             match self.in_json(job) {
                 // Of a job that is unknown and of a slurmctld that is down scontrol says the same: an empty list,

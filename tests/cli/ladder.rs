@@ -22,7 +22,7 @@ limits: { spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }
 const HOSTILE: &str = "x\nState=DOWN Reason=\"forged\" \u{1b}[2J = ' \" debug-";
 
 /// Runs until the ledger holds that deed of job 4242; everything that was said on the way.
-fn run_until(cluster: &Cluster, verdict: &str) -> String {
+pub fn run_until(cluster: &Cluster, verdict: &str) -> String {
     let mut said = String::new();
     let done = format!("SELECT count(*) FROM action WHERE verdict = '{verdict}' AND outcome = 'done'");
     for _ in 0..400 {
@@ -74,7 +74,7 @@ fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
     let [drain, admin_comment, scancel] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(drain, &format!("scontrol update NodeName=n1 State=DRAIN Reason={reason}"));
     assert!(admin_comment.starts_with("scontrol update JobId=4240_2 AdminComment="), "{admin_comment}");
-    assert_eq!(scancel, "scancel --state=RUNNING 4240_2");
+    assert_eq!(scancel, "scancel --state=RUNNING --nodelist=n1 --user=ada 4240_2");
     afterwards(&cluster, &reason);
 }
 

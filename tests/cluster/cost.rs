@@ -6,7 +6,7 @@ use super::settings::ENFORCE;
 use std::collections::BTreeMap;
 
 /// Requests to slurmctld so far by type, as sdiag counts them; without sdiag's own and what daemons report.
-fn requests(node: &Node) -> BTreeMap<String, u64> {
+pub fn requests(node: &Node) -> BTreeMap<String, u64> {
     let text = node.slurm(&["sdiag"]);
     let (_, by_type) = text.split_once("statistics by message type").expect("sdiag's table of RPCs");
     let rows = by_type.lines().skip(1).take_while(|line| !line.contains("statistics by user"));

@@ -9,6 +9,8 @@
 
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+#[path = "../common/kill_shim.rs"]
+mod kill_shim;
 mod lab;
 mod ledger;
 mod node;
@@ -19,7 +21,11 @@ mod acting;
 mod bare;
 mod cost;
 mod driver;
+mod exactly;
 mod finding;
 mod leaving_alone;
+mod others;
 mod outage;
+mod rest;
+mod several;
 mod whose;

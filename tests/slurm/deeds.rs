@@ -5,6 +5,7 @@ use super::*;
 use gpu_reaper_hc::slurm::Answer;
 
 const SLUID: &str = "s5K1KKYAYG5D00";
+const FILTERS: [&str; 3] = ["--state=RUNNING", "--nodelist=node1", "--user=ada"];
 
 fn run(display_id: &str) -> Target {
     Target {
@@ -23,29 +24,29 @@ fn told(version: &str, deed: impl Fn(&Slurm) -> Answer<()>) -> Vec<String> {
 
 #[test]
 fn a_cancel_is_bound_to_the_run_as_tightly_as_this_slurm_can() {
-    // Measured: from 23.11 on slurmctld itself compares state, node and user, and leaves alone what differs; from
+    // Measured: what differs in state, node or user is left alone; from 23.11 on slurmctld itself compares; from
     // 26.05 on the SLUID of a run that was requeued names nothing.
     let cancel = |version| told(version, |slurm| slurm.cancel(&run("9_2")));
     for old in ["22.05.8", "23.02.7"] {
-        assert_eq!(cancel(old), ["--state=RUNNING", "9_2"], "{old}");
+        assert_eq!(cancel(old), [&FILTERS[..], &["9_2"]].concat(), "{old}");
     }
-    let filters = ["--state=RUNNING", "--ctld", "--nodelist=node1", "--user=ada"];
     for filtered in ["23.11.0", "24.11.5", "25.11.1"] {
-        assert_eq!(cancel(filtered), [&filters[..], &["9_2"]].concat(), "{filtered}");
+        assert_eq!(cancel(filtered), [&FILTERS[..], &["--ctld", "9_2"]].concat(), "{filtered}");
     }
-    assert_eq!(cancel("26.05.5"), [&filters[..], &[SLUID]].concat());
+    assert_eq!(cancel("26.05.5"), [&FILTERS[..], &["--ctld", SLUID]].concat());
     let nameless = told("26.05.5", |slurm| slurm.cancel(&target("130")));
-    assert_eq!(nameless, ["--state=RUNNING", "--ctld", "--nodelist=node1", "130"]);
+    assert_eq!(nameless, ["--state=RUNNING", "--nodelist=node1", "--ctld", "130"]);
     let not_understood = told("next", |slurm| slurm.cancel(&run("130")));
-    assert_eq!(not_understood, ["--state=RUNNING", "130"]);
+    assert_eq!(not_understood, [&FILTERS[..], &["130"]].concat());
 }
 
 #[test]
 fn a_warning_reaches_steps_and_batch_script_and_is_one_of_a_few_signals() {
     let signal = |word: &'static str| move |slurm: &Slurm| slurm.signal(&run("130"), word);
-    assert_eq!(told("22.05.8", signal("USR1")), ["--state=RUNNING", "--full", "--signal=USR1", "130"]);
-    let filters = ["--state=RUNNING", "--ctld", "--nodelist=node1", "--user=ada"];
-    assert_eq!(told("26.05.5", signal("TERM")), [&filters[..], &["--full", "--signal=TERM", SLUID]].concat());
+    let old = told("22.05.8", signal("USR1"));
+    assert_eq!(old, [&FILTERS[..], &["--full", "--signal=USR1", "130"]].concat());
+    let new = told("26.05.5", signal("TERM"));
+    assert_eq!(new, [&FILTERS[..], &["--ctld", "--full", "--signal=TERM", SLUID]].concat());
     let stand_ins = StandIns::new(&[("scancel", "")]);
     for word in ["KILL", "STOP", "9", "usr1", "", "USR1 -u root", "SIGUSR1"] {
         let refused = stand_ins.slurm().signal(&run("130"), word).unwrap_err();

@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod deeds;
+mod stand_in;
 mod versions;
 
 use gpu_reaper_hc::model::NodeBase;

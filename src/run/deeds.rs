@@ -1,0 +1,203 @@
+//! From a finding to a deed: what the step depends on, the deed that it is, and how that ended, told to people.
+
+use super::cases::Case;
+use super::eyes::Eyes;
+use super::{Setting, Trouble, questions};
+use crate::act::look::Look;
+use crate::act::{self, Desk, Doubt, Ending, Terminate};
+use crate::ledger::Ledger;
+use crate::model::*;
+use crate::policy::cap::Cap;
+use crate::policy::judge;
+use crate::policy::nodes::Nodes;
+use crate::policy::slot::Slot;
+use crate::policy::stage::{Circumstances, Step};
+use crate::reading::Reading;
+use crate::units::NodeName;
+
+/// Slurm's own limit for one list.
+const MOST_NODES: usize = 64 << 10;
+
+impl Case {
+    pub(super) fn circumstances(
+        &self,
+        setting: &Setting,
+        run: RunId,
+        ledger: &Ledger,
+    ) -> Result<Circumstances<'_>, Trouble> {
+        let (config, node) = (setting.config, &setting.place.node);
+        let spread_ms = config.limits.spread.as_millis() as i64;
+        let slot = Slot::of(node, self.job().registration.job, spread_ms);
+        let open = slot.is_open(ledger.run_before(run, setting.now)?, setting.now.boot);
+        Ok(Circumstances {
+            permit: config.mode().permit(&config.enforce_in, self.job(), node),
+            run,
+            now: setting.now.boot,
+            job: self.job(),
+            actions: &self.history.actions,
+            node_units: self.history.node_units,
+            nodes: nodes_of(self.job(), node),
+            wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
+            held_by: held_by(setting, self.job(), ledger)?,
+        })
+    }
+
+    /// Drain, vote, warn, cancel, or the look at an earlier deed of unclear outcome.
+    pub(super) fn perform(
+        &mut self,
+        setting: &Setting,
+        run: RunId,
+        finding: i64,
+        step: Step,
+        eyes: &mut dyn Eyes,
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let (job, config) = (self.job().clone(), setting.config);
+        let mut gpus = || eyes.gpus();
+        let mut look = look(setting, &mut gpus);
+        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding };
+        let terminate = if config.act.requeue { Terminate::Requeue } else { Terminate::Cancel };
+        let signal = config.rules.warn.map_or("USR1", |warn| warn.signal);
+        let (asked, ending) = match step {
+            Step::Drain(warrant) => (Deed::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
+            Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, &job, &mut look, &mut desk)?),
+            Step::Warn(all) => (Deed::Warn, act::warn(all, signal, &job, &mut look, &mut desk)?),
+            Step::Cancel(all) => (Deed::Cancel, act::cancel(all, terminate, &job, &mut look, &mut desk)?),
+            // How an earlier deed ended was looked for when this run began.
+            Step::Reconcile(_) | Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => {
+                return Ok(());
+            }
+        };
+        match ending {
+            Ending::Withheld(Doubt { guard, because, of_limit }) => {
+                if of_limit {
+                    ledger.unanswered(&back_off(&job, asked), setting.now)?;
+                }
+                self.withhold(setting, run, asked, guard, &because, ledger)
+            }
+            Ending::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
+        }
+    }
+
+    fn tell_deed(
+        &mut self,
+        setting: &Setting,
+        asked: Deed,
+        outcome: Outcome,
+        words: &str,
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let (job, asked_word) = (self.job().shown_id(), asked.word());
+        let how = format!("{outcome:?}").to_lowercase();
+        tracing::warn!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how}: {words}");
+        match outcome {
+            Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
+            Outcome::Done if asked == Deed::Cancel => {
+                let details = questions::over(self.job(), JobState::Completing);
+                ledger.set_details(self.job().id, &details)?;
+                self.history.job.details = Some(details);
+                self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Finds out how earlier deeds ended whose outcome is not known, also of jobs that have gone meanwhile: by looking,
+/// never by repeating, and ever more rarely while Slurm does not say.
+pub(super) fn settle_earlier(setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<(), Trouble> {
+    for (action, job) in ledger.unsettled_actions()? {
+        if action.deed == Deed::Alert {
+            // What was not told whole is told anew.
+            ledger.end_action(action.id, Outcome::Failed, "its run was killed", false)?;
+            continue;
+        }
+        let subject = format!("outcome {}", action.id);
+        if !setting.may_ask() || !ledger.ask_allowed(&subject, setting.now)? {
+            continue;
+        }
+        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+        let deed = action.deed.word();
+        match act::reconcile(&action, job, &mut desk)? {
+            Some(outcome) => {
+                let outcome = format!("{outcome:?}").to_lowercase();
+                let job = job.get();
+                tracing::warn!(
+                    job,
+                    verdict = deed,
+                    outcome,
+                    "job {job}: the earlier {deed} is {outcome}, by looking"
+                );
+            }
+            None => ledger.unanswered(&subject, setting.now)?,
+        }
+    }
+    Ok(())
+}
+
+/// Where a refused deed is kept, so that it is not asked for again every run.
+pub(super) fn back_off(job: &JobRun, asked: Deed) -> String {
+    format!("{} {}", asked.word(), job.id.0)
+}
+
+/// The look before a deed, by this configuration.
+pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Reading<GpuReport>) -> Look<'a> {
+    let (config, limits) = (setting.config, &setting.config.limits);
+    Look {
+        rules: &config.rules,
+        cap: Cap { fraction: limits.max_drained_fraction, most: limits.max_drained_nodes },
+        gpus,
+        admin_comment: config.act.admin_comment,
+    }
+}
+
+/// The job's nodes by Slurm's own list; without an answer of Slurm, only a job that its registration places on one
+/// node is known to be alone.
+pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
+    let count = job.details.as_ref().map_or(job.registration.nodes, |details| details.nodes);
+    match count {
+        Reading::Measured(1) => return Ok(Nodes::alone(me)),
+        Reading::Measured(_) => {}
+        Reading::Absent(_) => return Err("on how many nodes the job runs is not known".to_owned()),
+    }
+    let list = job.details.as_ref().and_then(|details| details.node_list.measured());
+    let list = list.ok_or("on which nodes the job runs is not known")?;
+    let names = crate::slurm::hostlist::expand(list, MOST_NODES)?;
+    let names = names.iter().map(|name| NodeName::new(name)).collect::<Result<Vec<_>, _>>()?;
+    if count != Reading::Measured(names.len() as u32) {
+        return Err("Slurm's list of the job's nodes is not as long as it says".to_owned());
+    }
+    Nodes::new(names, me)
+}
+
+/// Whatever about this run, node or site forbids a deed that time has made due.
+fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<String>, Trouble> {
+    let config = setting.config;
+    let thresholds = &config.rules.thresholds;
+    let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
+    let age_ms = ledger.age_ms(setting.now);
+    if age_ms.is_some_and(|age| age < hold_ms) {
+        let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
+        return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
+    }
+    if setting.fresh_slurmd() {
+        return Ok(Some("slurmd has just started: this run only samples".to_owned()));
+    }
+    if !setting.may_act() {
+        return Ok(Some("too little of this run's time is left".to_owned()));
+    }
+    let most = config.limits.max_actions_per_hour;
+    if ledger.actions_in_last_hour(setting.now)? >= most {
+        return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
+    }
+    for deed in [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel] {
+        if !ledger.ask_allowed(&back_off(job, deed), setting.now)? {
+            return Ok(Some(format!(
+                "the {} was not done when it was due; it is tried again later",
+                deed.word()
+            )));
+        }
+    }
+    Ok(None)
+}
