@@ -332,10 +332,13 @@ fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
     }
 }
 
-/// Whom a keep names: the person behind sudo, else this shell's.
+/// Whom a keep names: the person behind sudo, else this shell's, else a number.
 fn who() -> String {
     let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(prolog::process_env);
-    policy::keep::name(&said.unwrap_or_default())
+    // SAFETY: asks for a number and cannot fail.
+    let uid = unsafe { libc::getuid() };
+    let by_number = || if uid == 0 { "root".to_owned() } else { format!("uid-{uid}") };
+    policy::keep::name(&said.unwrap_or_else(by_number))
 }
 
 fn release_node(common: &Common) -> u8 {
