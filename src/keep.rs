@@ -153,7 +153,6 @@ mod tests {
     use super::*;
     use crate::model::{NearDeed, NodeRow, NodeStatus};
     use crate::slurm::{NoAnswer, Target};
-    use crate::units::NodeName;
     use std::cell::RefCell;
 
     const NOW: WallMs = WallMs(1_795_960_800_500);
@@ -238,9 +237,6 @@ mod tests {
         }
 
         fn node(&self) -> Answer<NodeStatus> {
-            unreachable!("no node is asked")
-        }
-        fn nodes(&self, _: &[NodeName]) -> Answer<Vec<NodeRow>> {
             unreachable!("no node is asked")
         }
         fn survey(&self) -> Answer<Vec<NodeRow>> {

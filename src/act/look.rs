@@ -122,13 +122,16 @@ impl Look<'_> {
                 .into());
         }
         let key = key(job, &details)?;
-        let rows = told(desk.slurm.nodes(uncounted.nodes().names()), "the nodes' states")?;
+        let rows = told(desk.slurm.survey(), "the nodes' states")?;
         let now_unix_s = desk.now.wall.0.div_euclid(1000);
         let own = rows.iter().find(|row| row.name == *desk.ledger.node());
         if !own.is_some_and(|row| row.status.drained_as(uncounted.shown())) {
             return Err("our drain no longer stands as we wrote it".to_owned().into());
         }
         let votes = nodes::count(&rows, uncounted.nodes(), key, now_unix_s)?;
+        let census = Census::of(&rows, desk.ledger.node(), key);
+        let full = |because| Doubt { guard: None, because, of_limit: true };
+        self.cap.not_full_of_others(census, uncounted.nodes().count()).map_err(full)?;
         self.gpus_are_quiet(uncounted.finding())?;
         let target = Target {
             display_id: details.display_id,

@@ -81,6 +81,23 @@ impl Cap {
         }
     }
 
+    /// Whether a job on `job_nodes` drained nodes may be cancelled: not while the cap is full, and not of this job
+    /// alone. So many findings at once are hardly the jobs' doing, and each cancel would make room for the next drain,
+    /// until no job of the cluster is left.
+    ///
+    /// Errors: the words for `withheld`, with the limit.
+    pub fn not_full_of_others(&self, census: Census, job_nodes: u32) -> Result<(), String> {
+        let (cap, others) = (self.nodes(census.gpu_nodes), census.others);
+        if others == 0 || others + job_nodes < cap {
+            return Ok(());
+        }
+        Err(format!(
+            "{others} nodes more are drained by us, and with them the limit of {cap} of {} GPU nodes is full (`limits`): \
+             so much at once is hardly the jobs' doing",
+            census.gpu_nodes
+        ))
+    }
+
     /// Whether this node, drained for a job run on `job_nodes` nodes, is one too many: the cap is overshot and it came
     /// past it.
     pub fn overshot(&self, census: Census, job_nodes: u32) -> bool {
@@ -182,6 +199,25 @@ pub(crate) mod tests {
         assert!(
             cap.room(census(0, 0), 5).unwrap_err().contains("the job runs on 5 nodes; the limit is 4 of 40")
         );
+    }
+
+    #[test]
+    fn nothing_is_cancelled_while_other_jobs_fill_the_cap() {
+        let census = |others| Census { gpu_nodes: 40, others, others_before: 0 };
+        // (share, others, nodes of this job, may be cancelled): 4 of 40 nodes, or 1 of them.
+        let table = [
+            (0.1, 0, 1, true),
+            (0.1, 0, 4, true),
+            (0.1, 2, 1, true),
+            (0.1, 3, 1, false),
+            (0.1, 1, 3, false),
+            (0.02, 0, 1, true),
+        ];
+        for (fraction, others, job_nodes, may) in table {
+            let cap = Cap { fraction, most: None };
+            let said = cap.not_full_of_others(census(others), job_nodes);
+            assert_eq!(said.is_ok(), may, "{fraction} {others} {job_nodes}: {said:?}");
+        }
     }
 
     #[test]

@@ -284,6 +284,9 @@ pub struct OtherNode {
     /// Its Reason.
     #[serde(default = "no_reason")]
     pub reason: String,
+    /// When the Reason was set, where this moment is only when Slurm first shows it.
+    #[serde(default)]
+    pub reason_set: Option<Ago>,
 }
 
 /// What must have come of it at the end.

@@ -354,7 +354,8 @@ fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), 
         write(&cluster.join(format!("jobs/{job}.state")), state)?;
     }
     for (name, node) in &event.other_nodes {
-        let at_s = (END_WALL_MS + event.at.0).div_euclid(1000);
+        let set = node.reason_set.as_ref().unwrap_or(&event.at);
+        let at_s = (END_WALL_MS + set.0).div_euclid(1000);
         let lines = format!("{}\n{}\n{at_s}\n", node.state, node.reason);
         write(&cluster.join("nodes").join(name), &lines)?;
     }

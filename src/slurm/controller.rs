@@ -45,9 +45,6 @@ pub trait Controller {
     /// This node, asked now. The cheapest look at a node.
     fn node(&self) -> Answer<NodeStatus>;
 
-    /// These nodes, in any order; one that Slurm does not list is left out.
-    fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>>;
-
     /// Every node of the cluster.
     fn survey(&self) -> Answer<Vec<NodeRow>>;
 
@@ -80,10 +77,6 @@ impl Controller for Slurm {
 
     fn node(&self) -> Answer<NodeStatus> {
         Slurm::node(self)
-    }
-
-    fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
-        Slurm::nodes(self, names)
     }
 
     fn survey(&self) -> Answer<Vec<NodeRow>> {

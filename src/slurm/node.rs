@@ -37,29 +37,12 @@ const END_OF_ROW: &str = "\u{1e}\n";
 const MOST_NODES: usize = 64 << 10;
 
 impl Slurm {
-    /// These nodes; one that Slurm does not list is left out. One name is one REQUEST_NODE_INFO_SINGLE, more of them
-    /// load all nodes at the controller.
-    pub fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
-        match (names, &self.rest) {
-            ([], _) => Ok(Vec::new()),
-            ([one], Some(rest)) => rest.node(one).map(|row| vec![row]),
-            ([one], None) => self.groups(&["-n", one.as_str()]),
-            (_, _) => self.survey(),
-        }
-        .map(|rows| rows.into_iter().filter(|row| names.contains(&row.name)).collect())
-    }
-
     /// Every node of the cluster.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
-        match &self.rest {
-            Some(rest) => rest.survey(),
-            None => self.groups(&[]),
+        if let Some(rest) = &self.rest {
+            return rest.survey();
         }
-    }
-
-    fn groups(&self, which: &[&str]) -> Answer<Vec<NodeRow>> {
-        let args = [&["-h", "-a", "--local"], which, &["-O", GROUPS]].concat();
-        let text = self.commands.run_for_all_nodes(Program::Sinfo, &args)?;
+        let text = self.commands.run_for_all_nodes(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
         parse_groups(&text).map_err(|why| misread(Program::Sinfo, why))
     }
 }

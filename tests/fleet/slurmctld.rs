@@ -184,12 +184,6 @@ impl Controller for Seat<'_> {
     }
 
     /// sinfo asks for one node alone, and for all of them where it is to show several.
-    fn nodes(&self, names: &[NodeName]) -> Answer<Vec<NodeRow>> {
-        let several = u64::from(names.len() > 1);
-        self.count(Asked { surveys: several, looks: 1 - several, ..Asked::default() })?;
-        Ok(self.of.shown.iter().filter(|row| names.contains(&row.name)).cloned().collect())
-    }
-
     fn survey(&self) -> Answer<Vec<NodeRow>> {
         self.count(Asked { surveys: 1, ..Asked::default() })?;
         Ok(self.of.shown.clone())
