@@ -5,8 +5,8 @@
 pub mod look;
 mod seen;
 
-use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain};
-use crate::model::{ActionRecord, Deed, JobId, JobRun, Now, Outcome, RunId};
+use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain, Unsettled};
+use crate::model::{Deed, JobRun, Now, Outcome, RunId};
 use crate::policy::keep;
 use crate::policy::nodes::Nodes;
 use crate::policy::reason::{self, RunKey, Stand};
@@ -124,12 +124,12 @@ pub fn vote(
     let finding = warrant.finding();
     let reason = reason::waste(key, finding.signature, warrant.stand(), finding.since_wall);
     let action = desk.begin(Deed::Vote, job, finding, (&node.to_string(), Some(&reason)))?;
-    let told = desk.slurm.drain(&reason);
+    let told = desk.slurm.set_reason(&reason);
     let outcome = seen::drained(&told, desk.slurm.node(), &reason);
     desk.end(action, outcome)
 }
 
-/// Takes this node's vote back: it saw work. The drain stays, with the reason that it had first.
+/// Takes this node's vote back: it would not vote now. The drain stays, with the reason that it had first.
 pub fn retract(drain: &OpenDrain, job: &JobRun, desk: &mut Desk) -> Result<Ending, LedgerError> {
     let Some(first) = drain.action.reason.as_deref() else {
         return Ok(Ending::Withheld("the drain's reason is not known".to_owned().into()));
@@ -149,7 +149,7 @@ pub fn retract(drain: &OpenDrain, job: &JobRun, desk: &mut Desk) -> Result<Endin
         reason: Some(first),
     };
     let action = desk.ledger.begin_action(&action, desk.now)?;
-    let told = desk.slurm.drain(first);
+    let told = desk.slurm.set_reason(first);
     let outcome = seen::drained(&told, desk.slurm.node(), first);
     desk.end(action, outcome)
 }
@@ -189,24 +189,26 @@ pub fn cancel(
         Err(doubt) => return Ok(Ending::Withheld(doubt)),
     };
     let deed = match terminate {
-        Terminate::Requeue if can_be_requeued(&agreed, job, desk)? => Deed::Requeue,
+        Terminate::Requeue if can_be_requeued(&agreed) => Deed::Requeue,
         Terminate::Requeue | Terminate::Cancel => Deed::Cancel,
     };
-    let Agreed { warrant, target, admin_comment, .. } = agreed;
+    let Agreed { warrant, target, .. } = agreed;
     let nodes = warrant.votes();
     let before = format!("job {} running, {nodes} nodes agree", target.display_id);
     let action = desk.begin(deed, job, warrant.finding(), (&before, None))?;
+    let there = match look.once_more(job, &warrant, desk) {
+        Ok(there) => there,
+        Err(doubt) => {
+            return desk.end(action, (Outcome::Failed, format!("not asked for: {}", doubt.because)));
+        }
+    };
     if look.admin_comment {
-        leave_comment(
-            &target,
-            &admin_comment,
-            &reason::comment(job, warrant.finding(), desk.now),
-            desk.slurm,
-        );
+        let text = reason::comment(deed, job, warrant.finding(), desk.now);
+        leave_comment(&target, &there, &text, desk.slurm);
     }
-    // Brake, node, GPUs and comment took their time: a requeue meanwhile makes it another run.
-    if let Err(doubt) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
-        return desk.end(action, (Outcome::Failed, format!("not asked for: {doubt}")));
+    // The comment took its time too.
+    if let Err(because) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
+        return desk.end(action, (Outcome::Failed, format!("not asked for: {because}")));
     }
     let outcome = end_it(deed, warrant, &target, job, desk.slurm);
     desk.end(action, outcome)
@@ -231,22 +233,22 @@ fn end_it(
     }
 }
 
-/// At most once a job id, and only what Slurm can requeue.
-fn can_be_requeued(agreed: &Agreed, job: &JobRun, desk: &Desk) -> Result<bool, LedgerError> {
+/// Only what Slurm can requeue, and at most once a job id: one that was restarted before, by us on any node or by
+/// somebody else, is not requeued.
+fn can_be_requeued(agreed: &Agreed) -> bool {
     let yes = |reading: &Reading<bool>| *reading == Reading::Measured(true);
-    let able = yes(&agreed.batch) && yes(&agreed.requeue);
-    Ok(able && !desk.ledger.was_requeued_by_us(job.registration.job)?)
+    yes(&agreed.batch) && yes(&agreed.requeue) && agreed.restart == Reading::Measured(0)
 }
 
-/// Says why in the job's AdminComment, unless somebody else's words stand there.
+/// Says why in the job's AdminComment, unless anything but our own words stands there.
 fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &dyn Controller) {
     let id = &target.display_id;
-    // A keep is over where a cancel comes to this.
     let free = match there {
         Reading::Absent(why) => *why == Absence::NoData,
+        // A keep is over where a cancel comes to this.
         Reading::Measured(words) => {
             let others = keep::others(words);
-            others.is_empty() || others.starts_with(reason::PREFIX)
+            others.is_empty() || reason::is_comment(&others)
         }
     };
     if !free {
@@ -263,24 +265,33 @@ fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &d
 const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
-pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+pub fn reconcile(unsettled: &Unsettled, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+    let Unsettled { action, job, restart } = unsettled;
     let old = desk.ledger.action_age_ms(action.id, desk.now)? > UNCLEAR_FOR_MS;
     let seen = match action.deed {
         Deed::Drain | Deed::Vote => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
             _ => None,
         },
-        Deed::Cancel | Deed::Requeue => seen::is_over(desk.slurm.job(job, Ask::NOTHING_MORE)),
+        Deed::Cancel | Deed::Requeue => seen::is_over(desk.slurm.job(*job, Ask::NOTHING_MORE), *restart),
         // Whether a signal arrived cannot be seen: it is not sent twice.
         Deed::Warn => Some(true),
-        Deed::Alert | Deed::Release => Some(false),
+        Deed::Release => match (desk.slurm.node(), &action.reason) {
+            (Ok(node), Some(reason)) => Some(!node.drained_as(reason)),
+            _ => None,
+        },
+        Deed::Alert => Some(false),
     };
     let outcome = match seen {
         Some(true) => Outcome::Done,
         Some(false) if old => Outcome::Failed,
         _ => return Ok(None),
     };
-    desk.ledger.end_action(action.id, outcome, "found by looking", true)?;
+    let words = match action.deed {
+        Deed::Cancel | Deed::Requeue if outcome == Outcome::Done => "found by looking: the job run is over",
+        _ => "found by looking",
+    };
+    desk.ledger.end_action(action.id, outcome, words, true)?;
     Ok(Some(outcome))
 }
 
@@ -289,7 +300,7 @@ pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<O
 pub enum Lift {
     /// Its job run is gone or works again, as two runs agree.
     Release,
-    /// The cap is overshot, and this node's name sorts past it.
+    /// The cap is overshot, and this node's drain came past it.
     Withdraw,
     /// An administrator on the node asks for it.
     ByHand,
@@ -299,7 +310,7 @@ impl Lift {
     /// How the ledger calls what it leads to.
     fn words(self) -> (Outcome, &'static str) {
         match self {
-            Lift::Release => (Outcome::Lifted, "released by us"),
+            Lift::Release => (Outcome::Released, "released by us"),
             // Not lifted by somebody: the ladder may come to it again.
             Lift::Withdraw => (Outcome::Failed, "withdrawn by us: the limit over the cluster was overshot"),
             Lift::ByHand => (Outcome::Lifted, "lifted by hand with `gpu-reaper-hc release`"),
@@ -308,7 +319,8 @@ impl Lift {
 }
 
 /// Lifts a drain of ours; the caller answers for the conditions on job and GPUs. `UNDRAIN` clears only the drain; every
-/// state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason, keeps it.
+/// state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason, keeps it. Gives `Done` where it is gone
+/// by us, `Lifted` where somebody came first, `Failed` where it surely stands.
 pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, LedgerError> {
     let node = match desk.slurm.node() {
         Ok(node) => node,
@@ -318,20 +330,25 @@ pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, Le
     let id = drain.action.id;
     if !drain.shows(&node) {
         // A run that was killed after it had asked left word.
-        let (outcome, detail) = match drain.action.detail == words {
-            true => (outcome, words.to_owned()),
-            false => (Outcome::Lifted, format!("lifted or changed by somebody else: {node}")),
-        };
-        return desk.end(id, (outcome, detail));
+        if drain.action.detail == words {
+            desk.ledger.end_action(id, outcome, words, true)?;
+            return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
+        }
+        return desk.end(id, (Outcome::Lifted, format!("lifted or changed by somebody else: {node}")));
     }
     if !node.plain() {
         return Ok(Ending::Withheld(format!("the node is {node}").into()));
     }
-    desk.ledger.end_action(id, drain.action.outcome, words, true)?;
+    let (stood, before) = (drain.action.outcome, &drain.action.detail);
+    desk.ledger.end_action(id, stood, words, true)?;
     match undrain(desk.slurm) {
         (Outcome::Done, after) => {
             desk.ledger.end_action(id, outcome, words, true)?;
-            Ok(Ending::Ended(outcome, after))
+            Ok(Ending::Ended(Outcome::Done, after))
+        }
+        (Outcome::Failed, why) => {
+            desk.ledger.end_action(id, stood, before, true)?;
+            Ok(Ending::Ended(Outcome::Failed, why))
         }
         // The record stands as it is: the next look tells.
         (_, why) => Ok(Ending::Ended(Outcome::Unknown, why)),

@@ -311,7 +311,7 @@ pub fn done_words(actions: &[ActionRecord]) -> Vec<String> {
     for action in actions {
         match action.outcome {
             Outcome::Done => words.push(action.deed.word().to_owned()),
-            Outcome::Lifted if action.detail.starts_with("released by us") => {
+            Outcome::Released => {
                 words.extend([action.deed.word().to_owned(), "release".to_owned()]);
             }
             Outcome::Lifted => words.push(action.deed.word().to_owned()),

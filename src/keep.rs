@@ -248,6 +248,9 @@ mod tests {
         fn drain(&self, _: &str) -> Answer<()> {
             unreachable!("nothing is drained")
         }
+        fn set_reason(&self, _: &str) -> Answer<()> {
+            unreachable!("nothing is drained")
+        }
         fn undrain(&self) -> Answer<()> {
             unreachable!("nothing is drained")
         }

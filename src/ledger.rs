@@ -42,7 +42,7 @@ mod unit;
 mod units;
 mod xids;
 
-pub use actions::{NewAction, OpenDrain};
+pub use actions::{NewAction, OpenDrain, Unsettled};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};
 pub use clear::{CaseFile, Cleared, EpilogOf, StoredCase};
 pub use earlier::Earlier;

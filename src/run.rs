@@ -174,7 +174,8 @@ fn under_lock(
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
     deeds::settle_earlier(setting, run, &mut ledger)?;
-    let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
+    let drains = release::count_again(setting, run, &mut ledger)?;
+    let mut cases = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }

@@ -7,7 +7,7 @@ use crate::ledger::OpenDrain;
 use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeRow, NodeStatus, StartSource};
 use crate::policy::cap::{Cap, Census};
 use crate::policy::guard::{Exempt, exempt_before_deed};
-use crate::policy::nodes::{self, Nodes};
+use crate::policy::nodes::{self, Nodes, SKEW_S};
 use crate::policy::reason::{PREFIX, RunKey};
 use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
 use crate::policy::{Finding, Guard, Level, Rules, Signature, level, reason};
@@ -32,12 +32,12 @@ pub struct Agreed {
     pub warrant: CancelWarrant,
     /// The job run as commands name it.
     pub target: Target,
-    /// The administrators' comment that is there.
-    pub admin_comment: Reading<String>,
     /// Whether it is a batch job.
     pub batch: Reading<bool>,
     /// Whether it may be requeued.
     pub requeue: Reading<bool>,
+    /// How often it was restarted so far.
+    pub restart: Reading<u32>,
 }
 
 impl Look<'_> {
@@ -50,11 +50,15 @@ impl Look<'_> {
     ) -> Result<(NodeStatus, RunKey), Doubt> {
         let (finding, nodes) = (warrant.finding(), warrant.nodes());
         brake_is_off(desk)?;
-        let key = key(job, &self.judged_one(job, finding, nodes, desk)?)?;
+        let key = key(job, &self.judged_one(job, finding, nodes, desk)?);
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
         let node = self.free_to_drain(&rows, nodes, key, desk)?;
         self.gpus_are_quiet(finding)?;
-        Ok((node, key))
+        // The GPUs took their time: an administrator may have come first.
+        match told(desk.slurm.node(), "the node's state")? {
+            again if again == node => Ok((node, key)),
+            other => Err(format!("the node was {node} and is {other}").into()),
+        }
     }
 
     /// This node is in service and nobody's, the cap leaves room, and the job's first node went before.
@@ -97,14 +101,16 @@ impl Look<'_> {
         let finding = warrant.finding();
         brake_is_off(desk)?;
         let details = self.named_run(job, finding, desk)?;
-        let key = key(job, &details)?;
+        self.gpus_are_quiet(finding)?;
+        // Last, so that no administrator comes between this look and the new reason.
         let node = told(desk.slurm.node(), "the node's state")?;
-        ours_stands(&node, key)?;
+        if !node.drained_as(warrant.shown()) {
+            return Err(format!("our drain no longer stands as we wrote it: the node is {node}").into());
+        }
         if !node.plain() {
             return Err(format!("the node is {node}").into());
         }
-        self.gpus_are_quiet(finding)?;
-        Ok((node, key))
+        Ok((node, key(job, &details)))
     }
 
     /// Everything a cancel needs to be true now, the other nodes' votes among it.
@@ -121,14 +127,14 @@ impl Look<'_> {
                 .to_owned()
                 .into());
         }
-        let key = key(job, &details)?;
+        let key = key(job, &details);
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
-        let now_unix_s = desk.now.wall.0.div_euclid(1000);
         let own = rows.iter().find(|row| row.name == *desk.ledger.node());
         if !own.is_some_and(|row| row.status.drained_as(uncounted.shown())) {
             return Err("our drain no longer stands as we wrote it".to_owned().into());
         }
-        let votes = nodes::count(&rows, uncounted.nodes(), key, now_unix_s)?;
+        let since_own_s = desk.now.boot.since_ms(uncounted.written()) / 1000;
+        let votes = nodes::count(&rows, uncounted.nodes(), key, since_own_s)?;
         let census = Census::of(&rows, desk.ledger.node(), key);
         let full = |because| Doubt { guard: None, because, of_limit: true };
         self.cap.not_full_of_others(census, uncounted.nodes().count()).map_err(full)?;
@@ -142,10 +148,21 @@ impl Look<'_> {
         Ok(Agreed {
             warrant: uncounted.counted(votes),
             target,
-            admin_comment: details.near.admin_comment,
             batch: details.near.batch,
             requeue: details.near.requeue,
+            restart: details.restart,
         })
+    }
+
+    /// The job run once more, the moment before it is ended: brake, nodes and GPUs took their time, in which it may have
+    /// been requeued, suspended or kept. Gives the administrators' comment that is there.
+    pub fn once_more(
+        &self,
+        job: &JobRun,
+        warrant: &CancelWarrant,
+        desk: &Desk,
+    ) -> Result<Reading<String>, Doubt> {
+        Ok(self.named_run(job, warrant.finding(), desk)?.near.admin_comment)
     }
 
     /// Whether this node's drain is one too many by now.
@@ -153,6 +170,9 @@ impl Look<'_> {
         let ours = drain.action.reason.as_deref().and_then(reason::read);
         let key = ours.ok_or("the drain's reason is not known")?.key;
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
+        if !rows.iter().any(|row| row.name == *desk.ledger.node()) {
+            return Err(format!("Slurm does not show node `{}`", desk.ledger.node()));
+        }
         Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), key), nodes.count()))
     }
 
@@ -242,30 +262,21 @@ pub fn is_that_run(job: &JobRun, ask: Ask, desk: &Desk) -> Result<JobDetails, St
     Ok(details)
 }
 
-/// A job that Slurm stopped did not stand still by itself.
+/// A job that Slurm stopped did not stand still by itself. The two times are of two clocks, which may differ a little.
 fn never_suspended(details: &JobDetails, finding: &Finding) -> Result<(), Doubt> {
     let doubt = |because| Err(Doubt { guard: Some(Guard::JobState), because, of_limit: false });
     match details.near.suspended_unix_s {
-        Reading::Measured(at) if at.saturating_mul(1000) < finding.since_wall.0 => Ok(()),
+        Reading::Measured(at) if (at + SKEW_S).saturating_mul(1000) < finding.since_wall.0 => Ok(()),
         Reading::Measured(_) => doubt("Slurm has suspended or resumed it since the breach began".to_owned()),
         Reading::Absent(why) => doubt(format!("whether it was suspended is not known: {}", why.words())),
     }
 }
 
 /// The job run as every node of it names it.
-fn key(job: &JobRun, details: &JobDetails) -> Result<RunKey, Doubt> {
+fn key(job: &JobRun, details: &JobDetails) -> RunKey {
     let r = &job.registration;
     let restart = details.restart.measured().copied().unwrap_or(r.restart);
-    Ok(RunKey { job: r.job, start_unix_s: details.start_unix_s, restart })
-}
-
-/// Our drain for this run stands here.
-fn ours_stands(node: &NodeStatus, key: RunKey) -> Result<(), Doubt> {
-    let ours = node.reason.as_deref().filter(|_| node.drained()).and_then(reason::read);
-    match ours {
-        Some(ours) if ours.key == key => Ok(()),
-        _ => Err(format!("our drain no longer stands: the node is {node}").into()),
-    }
+    RunKey { job: r.job, start_unix_s: details.start_unix_s, restart }
 }
 
 /// No reservation of the brake's name exists.

@@ -57,11 +57,9 @@ pub fn requeued(told: &Answer<()>, seen: Answer<Option<Listed>>, job: &JobRun) -
     }
 }
 
-/// Whether the job run is over, where Slurm says.
-pub fn is_over(seen: Answer<Option<Listed>>) -> Option<bool> {
-    match seen {
-        Ok(None) => Some(true),
-        Ok(Some(l)) => Some(matches!(l.state, JobState::Completing | JobState::Ended | JobState::Pending)),
-        Err(_) => None,
-    }
+/// Whether the job run with this restart count is over, where Slurm says: ended, waiting for its next run, or in it.
+pub fn is_over(seen: Answer<Option<Listed>>, restart: u32) -> Option<bool> {
+    let Some(listed) = seen.ok()? else { return Some(true) };
+    let next = listed.details.as_ref().and_then(|d| d.restart.measured()).is_some_and(|n| *n > restart);
+    Some(next || matches!(listed.state, JobState::Completing | JobState::Ended | JobState::Pending))
 }

@@ -164,7 +164,7 @@ impl Player {
     fn release(&mut self, alive: bool) {
         if alive && self.alive_before && self.releases {
             let drains = self.history.actions.iter_mut().filter(|a| a.deed == Deed::Drain);
-            drains.for_each(|drain| drain.outcome = Outcome::Lifted);
+            drains.for_each(|drain| drain.outcome = Outcome::Released);
         }
         self.alive_before = alive;
     }
@@ -192,9 +192,7 @@ impl Player {
             held_by: None,
         };
         let (verdict, withheld) = match escalate(finding, &self.rules, circumstances) {
-            Step::Rest | Step::Vote(_) | Step::Warn(_) | Step::Later { .. } | Step::Reconcile(_) => {
-                (None, None)
-            }
+            Step::Rest | Step::Vote(_) | Step::Warn(_) | Step::Later { .. } | Step::Unclear => (None, None),
             Step::Alert => (Some(Verdict::Alert), None),
             Step::Drain(_) => (Some(Verdict::Drain), None),
             Step::Cancel(_) => (Some(Verdict::Cancel), None),
@@ -249,6 +247,7 @@ impl Player {
             reason: (verdict == Verdict::Drain).then(|| self.reason(finding)),
             signature: finding.signature.word().to_owned(),
             detail: "played".to_owned(),
+            counted_again: Some(run),
         });
     }
 

@@ -14,6 +14,7 @@ words!(outcome_word, outcome_from, Outcome {
     Done = "done",
     Failed = "failed",
     Unknown = "unknown",
+    Released = "released",
     Lifted = "lifted",
 });
 
@@ -57,8 +58,17 @@ pub struct OpenDrain {
     pub job_open: bool,
     /// The run that last saw it fit for release: two runs have to agree.
     pub release_seen: Option<RunId>,
-    /// The run after the drain that counted the cluster's drains again.
-    pub counted_again: Option<RunId>,
+}
+
+/// An action of which it is not known how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The record.
+    pub action: ActionRecord,
+    /// For which job.
+    pub job: JobId,
+    /// Its restart count: a later one is another run.
+    pub restart: u32,
 }
 
 impl OpenDrain {
@@ -70,7 +80,7 @@ impl OpenDrain {
 
 /// A job run's alerts, drains and cancels, oldest first; for [`of`].
 pub(super) const OF_RUN: &str =
-    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms FROM action
+    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, counted_again_run FROM action
      WHERE job_run = ?1 AND verdict <> 'release' ORDER BY id";
 
 const HOUR_MS: i64 = 3_600_000;
@@ -159,8 +169,8 @@ impl Ledger {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             let mut found = conn.prepare(
                 "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
-                     a.boottime_ms, a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id,
-                     a.release_seen_run, j.id IS NOT NULL, a.counted_again_run
+                     a.boottime_ms, a.counted_again_run, a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id,
+                     a.release_seen_run, j.id IS NOT NULL
                  FROM action a JOIN boot b ON b.id = a.boot LEFT JOIN job_run j
                      ON j.id = a.job_run AND j.boot = ?1 AND j.closed_how IS NULL
                  WHERE a.verdict = 'drain' AND a.outcome IN ('begun', 'done', 'unknown') ORDER BY a.id",
@@ -179,18 +189,23 @@ impl Ledger {
         })
     }
 
-    /// Actions whose outcome is not known yet, with their jobs, oldest first: their run was killed, or Slurm did not
-    /// answer. They are looked at, never repeated.
-    pub fn unsettled_actions(&self) -> Result<Vec<(ActionRecord, JobId)>, LedgerError> {
+    /// Actions whose outcome is not known yet, oldest first: their run was killed, or Slurm did not answer. They are
+    /// looked at, never repeated.
+    pub fn unsettled_actions(&self) -> Result<Vec<Unsettled>, LedgerError> {
         self.read("read unsettled actions", |conn| {
             if none(conn)? {
                 return Ok(Vec::new());
             }
             let mut found = conn.prepare(
-                "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, job_id
+                "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, counted_again_run,
+                     job_id, restart
                  FROM action WHERE outcome IN ('begun', 'unknown') ORDER BY id",
             )?;
-            found.query_map([], |row| Ok((action_record(row)?, jobs::job_id(row.get(9)?)?)))?.collect()
+            let unsettled = |row: &Row| {
+                let (job, restart) = (jobs::job_id(row.get(10)?)?, row.get(11)?);
+                Ok(Unsettled { action: action_record(row)?, job, restart })
+            };
+            found.query_map([], unsettled)?.collect()
         })
     }
 
@@ -218,16 +233,7 @@ impl Ledger {
         })
     }
 
-    /// Whether we have requeued this job before, in any of its runs that the ledger remembers.
-    pub fn was_requeued_by_us(&self, job: JobId) -> Result<bool, LedgerError> {
-        self.read("look for an earlier requeue", |conn| {
-            let sql =
-                "SELECT 1 FROM action WHERE verdict = 'requeue' AND job_id = ?1 AND outcome <> 'failed'";
-            conn.prepare(sql)?.exists([number(job)])
-        })
-    }
-
-    /// Our drain is no longer there, by our release or somebody else's.
+    /// Our drain is no longer there, or no longer ours: somebody else lifted or changed it.
     pub fn mark_lifted(&mut self, id: i64, detail: &str) -> Result<(), LedgerError> {
         self.end_action(id, Outcome::Lifted, detail, false)
     }
@@ -316,6 +322,7 @@ fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
         reason: row.get(5)?,
         signature: row.get(6)?,
         detail: row.get(7)?,
+        counted_again: row.get::<_, Option<i64>>(9)?.map(RunId),
     })
 }
 
@@ -323,14 +330,13 @@ fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
     Ok(OpenDrain {
         action: action_record(row)?,
         rewritten: Vec::new(),
-        job_run: JobRunId(row.get(9)?),
-        job: jobs::job_id(row.get(10)?)?,
-        restart: row.get(11)?,
-        start: WallMs(row.get(12)?),
-        boot_id: row.get(13)?,
-        release_seen: row.get::<_, Option<i64>>(14)?.map(RunId),
-        job_open: row.get(15)?,
-        counted_again: row.get::<_, Option<i64>>(16)?.map(RunId),
+        job_run: JobRunId(row.get(10)?),
+        job: jobs::job_id(row.get(11)?)?,
+        restart: row.get(12)?,
+        start: WallMs(row.get(13)?),
+        boot_id: row.get(14)?,
+        release_seen: row.get::<_, Option<i64>>(15)?.map(RunId),
+        job_open: row.get(16)?,
     })
 }
 
@@ -364,7 +370,7 @@ mod tests {
         let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
         let id = ledger.begin_action(&drain(&job, Some(reason)), &at(1)).unwrap();
         assert_eq!(ledger.actions_of(job.id).unwrap()[0].outcome, Outcome::Begun);
-        assert_eq!(ledger.unsettled_actions().unwrap()[0].0.id, id);
+        assert_eq!(ledger.unsettled_actions().unwrap()[0].action.id, id);
         ledger.end_action(id, Outcome::Done, "exit 0", true).unwrap();
         assert!(ledger.unsettled_actions().unwrap().is_empty());
         assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);

@@ -110,6 +110,9 @@ pub struct ActionRecord {
     pub signature: String,
     /// What Slurm said, for people.
     pub detail: String,
+    /// Of a drain: the later run that counted the cluster's drains again and let it stand.
+    #[serde(skip)]
+    pub counted_again: Option<RunId>,
 }
 
 /// How an action ended. `Unknown` is neither done nor not done: it is looked at, never repeated.
@@ -124,7 +127,9 @@ pub enum Outcome {
     Failed,
     /// No answer in time.
     Unknown,
-    /// Undone since: our drain was released, or lifted by somebody else.
+    /// A drain that we lifted again, as two runs agreed.
+    Released,
+    /// A drain of ours that somebody lifted or changed: it is not made again for that job run.
     Lifted,
 }
 

@@ -10,8 +10,8 @@ use crate::units::{NodeName, human_ms};
 pub const VOTE_HOLDS_S: i64 = 15 * 60;
 /// A vote is written anew after so long.
 pub const REFRESH_MS: i64 = 10 * 60_000;
-/// Clocks of node and controller may differ by so much before a time in the future is a doubt.
-const SKEW_S: i64 = 60;
+/// Clocks of node and controller may differ by so much before it is a doubt.
+pub const SKEW_S: i64 = 60;
 
 /// The nodes of one job, in Slurm's order, and which of them this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,12 +109,16 @@ pub fn follow(rows: &[NodeRow], nodes: &Nodes, key: RunKey) -> Result<(), String
 
 /// Counts the votes. A node that is down, silent, drained by somebody else, or in any state but plainly IDLE, MIXED or
 /// ALLOCATED beside its drain has not voted, and an old vote is none. Of a job on one node its drain is the vote.
+/// `since_own_s`: for how long this node's own vote stands, by no clock that steps; how old the others are beside it,
+/// slurmctld's times of all the reasons say, so that no clock of a node makes an old vote young.
 ///
 /// Errors: the words for `withheld`, with the first node that is missing.
-pub fn count(rows: &[NodeRow], nodes: &Nodes, key: RunKey, now_unix_s: i64) -> Result<Votes, String> {
+pub fn count(rows: &[NodeRow], nodes: &Nodes, key: RunKey, since_own_s: i64) -> Result<Votes, String> {
     if !nodes.is_first() {
         return Err("only the job's first node counts the votes".to_owned());
     }
+    let own_unix_s = of(rows, nodes.first())?.reason_unix_s;
+    let now_unix_s = own_unix_s.map(|at| at + since_own_s);
     for name in nodes.names() {
         let row = of(rows, name)?;
         let stand = stands(row, key)?;
@@ -122,6 +126,7 @@ pub fn count(rows: &[NodeRow], nodes: &Nodes, key: RunKey, now_unix_s: i64) -> R
             return Err(format!("node `{name}` is {}", row.status));
         }
         if nodes.are_several() {
+            let now_unix_s = now_unix_s.ok_or("when this node voted is not known")?;
             voted(row, stand, now_unix_s)?;
         }
     }
@@ -133,7 +138,7 @@ fn voted(row: &NodeRow, stand: Stand, now_unix_s: i64) -> Result<(), String> {
     let Stand::Vote(_) = stand else { return Err(format!("node `{name}` has not voted yet")) };
     let at = row.reason_unix_s.ok_or_else(|| format!("when node `{name}` voted is not known"))?;
     match now_unix_s - at {
-        age if age < -SKEW_S => Err(format!("node `{name}` voted in the future: the clocks differ")),
+        age if age < -SKEW_S => Err(format!("node `{name}` voted in the future: slurmctld's clock was set")),
         age if age > VOTE_HOLDS_S => {
             Err(format!("the vote of node `{name}` is {} old", human_ms(age * 1000)))
         }
@@ -170,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_cancel_needs_a_vote_of_every_node_for_this_very_run() {
-        let count = |rows: &[NodeRow], me: &str| count(rows, &three(me), key(1), NOW).map(|v| v.nodes());
+        let count = |rows: &[NodeRow], me: &str| count(rows, &three(me), key(1), 5).map(|v| v.nodes());
         assert_eq!(count(&agreed(), "n1"), Ok(3));
         assert!(count(&agreed(), "n2").is_err(), "the first node alone counts");
         let (drain, other) = (reason(1, Stand::Drain), reason(2, Stand::Vote(0)));
@@ -196,13 +201,18 @@ mod tests {
     #[test]
     fn a_vote_gone_stale_or_from_the_future_is_none() {
         for (age_s, want) in [(0, true), (15 * 60, true), (15 * 60 + 1, false), (-60, true), (-61, false)] {
+            // This node voted 200 s ago, by its boot clock; whatever its wall clock says.
             let mut rows = agreed();
+            rows[0].reason_unix_s = Some(NOW - 200);
             rows[1].reason_unix_s = Some(NOW - age_s);
-            assert_eq!(count(&rows, &three("n1"), key(1), NOW).is_ok(), want, "{age_s}");
+            rows[2].reason_unix_s = Some(NOW - 100);
+            assert_eq!(count(&rows, &three("n1"), key(1), 200).is_ok(), want, "{age_s}");
         }
-        let mut rows = agreed();
-        rows[0].reason_unix_s = None;
-        assert!(count(&rows, &three("n1"), key(1), NOW).is_err());
+        for of in [0, 1] {
+            let mut rows = agreed();
+            rows[of].reason_unix_s = None;
+            assert!(count(&rows, &three("n1"), key(1), 0).is_err());
+        }
     }
 
     #[test]
@@ -220,8 +230,8 @@ mod tests {
     fn on_one_node_its_drain_is_the_vote() {
         let alone = Nodes::alone(&name("n1"));
         let drained = [row("n1", Some(&reason(1, Stand::Drain)))];
-        assert_eq!(count(&drained, &alone, key(1), NOW + 86_400).map(|v| v.nodes()), Ok(1));
-        assert!(count(&[row("n1", None)], &alone, key(1), NOW).is_err());
+        assert_eq!(count(&drained, &alone, key(1), 86_400).map(|v| v.nodes()), Ok(1));
+        assert!(count(&[row("n1", None)], &alone, key(1), 0).is_err());
         assert!(Nodes::new(vec![name("n2")], &name("n1")).is_err());
     }
 }

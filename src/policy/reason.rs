@@ -2,7 +2,7 @@
 //! changes by itself and no user text, so that ownership is a comparison byte for byte and nobody's parser breaks on it.
 
 use super::signature::Signature;
-use crate::model::{JobId, JobRun, Now};
+use crate::model::{Deed, JobId, JobRun, Now};
 use crate::policy::Finding;
 use crate::units::{WallMs, human_ms};
 
@@ -80,11 +80,12 @@ pub fn read(reason: &str) -> Option<Ours> {
     same.then_some(Ours { key, stand })
 }
 
-/// What a cancelled job's owner reads in AdminComment. It is written before, since a job that is over may take
-/// no comment, and so claims nothing that may yet fail.
-pub fn comment(job: &JobRun, finding: &Finding, now: &Now) -> String {
+/// What a cancelled or requeued job's owner reads in AdminComment. It is written before, since a job that is over may
+/// take no comment, and so claims nothing that may yet fail.
+pub fn comment(deed: Deed, job: &JobRun, finding: &Finding, now: &Now) -> String {
+    let doing = if deed == Deed::Requeue { "requeueing" } else { "cancelling" };
     format!(
-        "{PREFIX}cancelling {} by policy: {} on {} GPUs since {} ({}); ask: gpu-reaper-hc --explain {}",
+        "{PREFIX}{doing} {} by policy: {} on {} GPUs since {} ({}); ask: gpu-reaper-hc --explain {}",
         now.wall.rfc3339(),
         finding.signature,
         finding.units.len(),
@@ -92,6 +93,15 @@ pub fn comment(job: &JobRun, finding: &Finding, now: &Now) -> String {
         human_ms(finding.evidence().certified_ms()),
         job.registration.job
     )
+}
+
+/// Whether an AdminComment is a [`comment`] of ours and nothing more.
+pub fn is_comment(text: &str) -> bool {
+    let ours = ["cancelling ", "requeueing "]
+        .iter()
+        .any(|doing| text.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with(doing)));
+    let end = text.rsplit_once("; ask: gpu-reaper-hc --explain ").map(|(_, job)| job);
+    ours && end.is_some_and(|job| JobId::parse(job).is_some())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! and act for a job only if it is the first one in a period. Nothing is remembered for it, so a switch to `enforce`,
 //! a brake let go and a slurmctld that is back bring no two nodes to the same instant either.
 
-use crate::model::JobId;
+use crate::model::{Cadence, JobId};
 use crate::units::{BootMs, NodeName, hash};
 
 /// The cut of one node and job run.
@@ -11,6 +11,16 @@ use crate::units::{BootMs, NodeName, hash};
 pub struct Slot {
     offset_ms: i64,
     spread_ms: i64,
+}
+
+/// Periods hold so many runs at least: were there one run in each, every node would act in the tick its stage falls due.
+const FEWEST_RUNS: i64 = 5;
+
+/// The period for a node whose runs come at this cadence: `limits.spread`, or the smallest multiple of it that holds five
+/// runs.
+pub fn period_ms(spread_ms: i64, cadence: Option<Cadence>) -> i64 {
+    let runs_ms = cadence.map_or(0, |cadence| FEWEST_RUNS * cadence.p90_ms);
+    if spread_ms <= 0 { 0 } else { spread_ms * (runs_ms + spread_ms - 1).div_euclid(spread_ms).max(1) }
 }
 
 impl Slot {
@@ -71,6 +81,17 @@ mod tests {
         assert!(!slot.is_open(None, BootMs(MINUTE)));
         let late = slot.is_open(Some(BootMs(0)), BootMs(25 * MINUTE));
         assert!(late, "runs that stayed away do not lose it");
+    }
+
+    #[test]
+    fn a_period_holds_five_runs_however_slow_they_come() {
+        let cadence = |minutes: i64| Some(Cadence { median_ms: minutes * MINUTE, p90_ms: minutes * MINUTE });
+        for (spread, minutes, want) in
+            [(10, 1, 10), (10, 2, 10), (10, 3, 20), (10, 10, 50), (1, 1, 5), (0, 1, 0)]
+        {
+            assert_eq!(period_ms(spread * MINUTE, cadence(minutes)), want * MINUTE, "{spread} {minutes}");
+        }
+        assert_eq!(period_ms(10 * MINUTE, None), 10 * MINUTE);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! own; whatever is not done is a value with its reason. Warrants are made here and nowhere else.
 
 use super::guard::Guard;
-use super::judge::{Finding, Scope};
+use super::judge::{Finding, Judgement, Scope};
 use super::nodes::{Nodes, REFRESH_MS, VOTE_HOLDS_S, Votes};
 use super::reason::{self, MOST_REFRESHES, Stand};
 use super::{Rules, Stage};
@@ -35,7 +35,7 @@ impl DrainWarrant {
 #[derive(Debug)]
 pub struct VoteWarrant {
     finding: Finding,
-    drain: ActionRecord,
+    shown: String,
     stand: Stand,
     _permit: EnforcePermit,
 }
@@ -46,9 +46,9 @@ impl VoteWarrant {
         &self.finding
     }
 
-    /// The drain whose reason it rewrites: done in an earlier run.
-    pub fn drain(&self) -> &ActionRecord {
-        &self.drain
+    /// What the node's Reason says now, byte for byte, if our drain still stands.
+    pub fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// What the reason will say.
@@ -63,6 +63,7 @@ pub struct Uncounted {
     finding: Finding,
     drain: ActionRecord,
     shown: String,
+    written: BootMs,
     nodes: Nodes,
     permit: EnforcePermit,
 }
@@ -81,6 +82,11 @@ impl Uncounted {
     /// What the node's Reason says now, byte for byte, if our drain still stands: its own text or the vote's.
     pub fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// When this node wrote it, by its boot clock.
+    pub fn written(&self) -> BootMs {
+        self.written
     }
 
     /// The job's nodes, all of which have to agree.
@@ -153,8 +159,8 @@ pub enum Step {
         /// Why not, in words.
         because: String,
     },
-    /// An earlier action's outcome is not known: look before anything else.
-    Reconcile(ActionRecord),
+    /// How an earlier deed ended is not known. Each run looks for that when it begins; until then nothing else is done.
+    Unclear,
 }
 
 /// What a step depends on besides the finding.
@@ -248,8 +254,8 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
         return Step::Rest;
     }
     let unclear = |a: &&ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
-    if let Some(unclear) = c.actions.iter().filter(|a| a.deed > Deed::Alert).find(unclear) {
-        return Step::Reconcile(unclear.clone());
+    if c.actions.iter().filter(|a| a.deed > Deed::Alert).any(|a| unclear(&a)) {
+        return Step::Unclear;
     }
     let over =
         [Deed::Cancel, Deed::Requeue].iter().any(|deed| done(c.actions, *deed, c.run).next().is_some());
@@ -296,30 +302,42 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
             _ => Step::Later { asked, in_ms },
         };
     };
+    if drain.counted_again.is_none() {
+        // One too many is withdrawn, and ends no job before.
+        return withheld(asked, "the cluster's drains were not counted again yet since the drain");
+    }
     let Some((stand, written)) = standing(c.actions) else {
         return withheld(asked, "what our drain's reason says is not known");
     };
     let shown = written.reason.clone().unwrap_or_default();
     if nodes.are_several() {
-        match vote(stand, written, c.now) {
-            // A vote is written anew when it is time, wherever in its period that falls: it must not go stale.
-            Vote::Write(0) if in_ms > 0 => return Step::Later { asked, in_ms },
+        match vote(stand, written, votes_since(&drain, c.actions), &nodes, (c.now, in_ms)) {
             Vote::Write(n) => {
-                return Step::Vote(VoteWarrant { finding, drain, stand: Stand::Vote(n), _permit: permit });
+                return Step::Vote(VoteWarrant { finding, shown, stand: Stand::Vote(n), _permit: permit });
             }
+            Vote::Later => return Step::Later { asked, in_ms },
             Vote::RanOut => {
-                return withheld(asked, "its vote ran out before every node of the job had voted");
+                return withheld(asked, "its votes ran out before every node of the job had voted");
             }
             Vote::Stands if !nodes.is_first() => return Step::Rest,
             Vote::Stands => {}
         }
     }
-    match (in_ms, warned(rules, &finding, c.actions, c.run, c.now)) {
-        (in_ms, _) if in_ms > 0 => Step::Later { asked, in_ms },
-        (_, Warned::NotYet) => Step::Warn(Uncounted { finding, drain, shown, nodes, permit }),
-        (_, Warned::Until(in_ms)) => Step::Later { asked, in_ms },
-        (_, Warned::LongEnough) => Step::Cancel(Uncounted { finding, drain, shown, nodes, permit }),
+    let warned = warned(rules, &finding, c.actions, c.run, c.now);
+    let all = Uncounted { finding, drain, shown, written: written.at, nodes, permit };
+    match warned {
+        _ if in_ms > 0 => Step::Later { asked, in_ms },
+        Warned::NotYet => Step::Warn(all),
+        Warned::Until(in_ms) => Step::Later { asked, in_ms },
+        Warned::LongEnough => Step::Cancel(all),
     }
+}
+
+/// Whether this run would vote for the job's cancel: a vote of an earlier one stands no longer than that.
+pub fn would_vote(judgement: &Judgement, rules: &Rules, permit: &Result<EnforcePermit, NoPermit>) -> bool {
+    let Judgement::Breaching(finding) = judgement else { return false };
+    let whole = finding.scope == Scope::Whole && finding.cap >= Verdict::Cancel;
+    whole && permit.is_ok() && due(finding, &rules.stages) == Some(Verdict::Cancel)
 }
 
 fn withheld(asked: Verdict, because: &str) -> Step {
@@ -328,23 +346,53 @@ fn withheld(asked: Verdict, because: &str) -> Step {
 
 /// What is to be done about this node's vote.
 enum Vote {
-    /// It is to be written, with this counter.
+    /// It is to be written, as the vote of this number.
     Write(u32),
+    /// It is to be written in this node's moment.
+    Later,
     /// It stands.
     Stands,
-    /// It may not be written anew any more, and is none by now.
+    /// It may not be written any more, and is none by now.
     RanOut,
 }
 
-fn vote(stand: Stand, written: &ActionRecord, now: BootMs) -> Vote {
-    match stand {
-        Stand::Vote(n) => match now.since_ms(written.at) {
-            age if age >= REFRESH_MS && n < MOST_REFRESHES => Vote::Write(n + 1),
-            age if age > VOTE_HOLDS_S * 1000 => Vote::RanOut,
-            _ => Vote::Stands,
-        },
-        Stand::Drain => Vote::Write(0),
+/// The first node may still count by a vote of its own that is due to be written anew, half way until it is none: its
+/// moment and that time come together, and would shut each other out.
+const MAY_COUNT_MS: i64 = (REFRESH_MS + VOTE_HOLDS_S * 1000) / 2;
+
+/// `written_so_far`: votes of this drain. One that is to be written anew need not wait for the node's moment, so that it
+/// does not go stale; a first one does, and one that stands no more.
+fn vote(
+    stand: Stand,
+    written: &ActionRecord,
+    written_so_far: u32,
+    nodes: &Nodes,
+    (now, in_ms): (BootMs, i64),
+) -> Vote {
+    let age_ms = match stand {
+        Stand::Vote(_) => now.since_ms(written.at),
+        Stand::Drain => i64::MAX,
+    };
+    let counts = nodes.is_first() && in_ms == 0 && age_ms < MAY_COUNT_MS;
+    if age_ms < REFRESH_MS || counts {
+        return Vote::Stands;
     }
+    let still_one = age_ms <= VOTE_HOLDS_S * 1000;
+    match written_so_far > MOST_REFRESHES {
+        true if still_one => Vote::Stands,
+        true => Vote::RanOut,
+        false if !still_one && in_ms > 0 => Vote::Later,
+        false => Vote::Write(written_so_far),
+    }
+}
+
+/// How many votes this drain's reason was rewritten to, also those that were taken back or whose end is not known.
+fn votes_since(drain: &ActionRecord, actions: &[ActionRecord]) -> u32 {
+    let is_vote = |a: &&ActionRecord| {
+        let stand = a.reason.as_deref().and_then(reason::read).map(|ours| ours.stand);
+        a.deed == Deed::Vote && a.outcome != Outcome::Failed && matches!(stand, Some(Stand::Vote(_)))
+    };
+    actions.iter().filter(|a| a.id > drain.id).filter(is_vote).count() as u32
 }
 
 /// Whether the job was warned, where the site wants that.
@@ -388,8 +436,11 @@ fn forbids(
         return Some((Some(Guard::Observe), "mode is observe".to_owned()));
     }
     let mut ours = c.actions.iter().filter(|a| a.deed == Deed::Drain);
-    if ours.any(|a| a.outcome == Outcome::Lifted && a.run >= finding.since_run) {
-        return Some((None, "our drain was lifted by somebody; it is not made twice".to_owned()));
+    if ours.any(|a| a.outcome == Outcome::Lifted) {
+        return Some((
+            None,
+            "our drain was lifted by somebody; it is not made again for this job run".to_owned(),
+        ));
     }
     if c.job.registration.het_leader.is_some() || c.job.details.as_ref().is_some_and(|d| d.is_het()) {
         return Some((None, "a component of a heterogeneous job; ending it would end the others".to_owned()));

@@ -386,6 +386,7 @@ fn record(id: i64, deed: impl Into<Deed>, run: i64, outcome: Outcome) -> ActionR
         reason: (deed == Deed::Drain).then(|| waste(KEY, Signature::Hung, Stand::Drain, WallMs(0))),
         signature: "hung".into(),
         detail: String::new(),
+        counted_again: Some(RunId(run)),
     }
 }
 
@@ -456,7 +457,7 @@ proptest! {
         let mut quiet = history(&[vec![at(0); 121]]);
         let found = finding(&quiet);
         let verdicts = [Verdict::Alert, Verdict::Drain, Verdict::Cancel];
-        let outcomes = [Outcome::Begun, Outcome::Done, Outcome::Failed, Outcome::Unknown, Outcome::Lifted];
+        let outcomes = [Outcome::Begun, Outcome::Done, Outcome::Failed, Outcome::Unknown, Outcome::Released, Outcome::Lifted];
         quiet.actions = actions.iter().enumerate()
             .map(|(i, (v, r, o))| record(i as i64, verdicts[*v], *r, outcomes[*o])).collect();
         let done = |verdict| quiet.actions.iter()

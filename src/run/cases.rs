@@ -5,7 +5,7 @@ use super::eyes::Eyes;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, questions};
 use crate::explain::{self, Asked};
-use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, OpenDrain, Reach};
+use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, Reach};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::stage::{self, Step};
@@ -25,16 +25,12 @@ pub struct Case {
     lives: bool,
 }
 
-/// Replays and judges every registered job that holds GPUs here; gives our standing drains with them.
-pub fn open(
-    setting: &Setting,
-    snapshot: &Snapshot,
-    ledger: &mut Ledger,
-) -> Result<(Vec<Case>, Vec<OpenDrain>), Trouble> {
+/// Replays and judges every registered job that holds GPUs here.
+pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
     let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
     let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
     let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
-    let (histories, mut open, drains) = ledger.together(|ledger| {
+    let (histories, mut open) = ledger.together(|ledger| {
         let open = ledger.open_findings()?;
         let asked = holding.map(|run| JobAsked {
             units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
@@ -42,7 +38,7 @@ pub fn open(
             run: run.clone(),
         });
         let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
-        Ok((histories, open, ledger.open_drains(setting.now)?))
+        Ok((histories, open))
     })?;
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
@@ -57,7 +53,7 @@ pub fn open(
         let still = ledger.open_runs(boot)?;
         cases.retain(|c| still.iter().any(|j| j.id == c.history.job.id));
     }
-    Ok((cases, drains))
+    Ok(cases)
 }
 
 /// How far back a job's history must reach: where a breach without any compute stands open, no further than the last
@@ -100,7 +96,7 @@ impl Case {
         let row = self.record(setting, run, &finding, ledger)?;
         let circumstances = self.circumstances(setting, run, ledger)?;
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
-            Step::Rest | Step::Later { .. } => {}
+            Step::Rest | Step::Later { .. } | Step::Unclear => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
             Step::Withheld { asked, guard, because } => {
                 self.withhold(setting, run, asked.into(), guard, &because, ledger)?
@@ -242,8 +238,8 @@ impl Case {
             && !nodes.is_first()
         {
             let (job, first) = (self.job().shown_id(), nodes.first());
-            tracing::info!(job, "job {job}: {}; node {first} tells of it", self.words());
-            return Ok(ledger.end_action(action, Outcome::Done, &format!("told by node {first}"), false)?);
+            tracing::info!(job, "job {job}: {}; to tell of it is left to node {first}", self.words());
+            return Ok(ledger.end_action(action, Outcome::Done, &format!("left to node {first}"), false)?);
         }
         let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());

@@ -10,7 +10,7 @@ use crate::model::*;
 use crate::policy::cap::Cap;
 use crate::policy::judge;
 use crate::policy::nodes::Nodes;
-use crate::policy::slot::Slot;
+use crate::policy::slot::{self, Slot};
 use crate::policy::stage::{Circumstances, Step};
 use crate::reading::Reading;
 use crate::units::NodeName;
@@ -27,7 +27,8 @@ impl Case {
     ) -> Result<Circumstances<'_>, Trouble> {
         let (config, node) = (setting.config, &setting.place.node);
         let spread_ms = config.limits.spread.as_millis() as i64;
-        let slot = Slot::of(node, self.job().registration.job, spread_ms);
+        let period_ms = slot::period_ms(spread_ms, self.cadence.measured().copied());
+        let slot = Slot::of(node, self.job().registration.job, period_ms);
         let open = slot.is_open(ledger.run_before(run, setting.now)?, setting.now.boot);
         Ok(Circumstances {
             permit: config.mode().permit(&config.enforce_in, self.job(), node),
@@ -42,7 +43,7 @@ impl Case {
         })
     }
 
-    /// Drain, vote, warn, cancel, or the look at an earlier deed of unclear outcome.
+    /// Drain, vote, warn or cancel.
     pub(super) fn perform(
         &mut self,
         setting: &Setting,
@@ -63,14 +64,14 @@ impl Case {
             Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, &job, &mut look, &mut desk)?),
             Step::Warn(all) => (Deed::Warn, act::warn(all, signal, &job, &mut look, &mut desk)?),
             Step::Cancel(all) => (Deed::Cancel, act::cancel(all, terminate, &job, &mut look, &mut desk)?),
-            // How an earlier deed ended was looked for when this run began.
-            Step::Reconcile(_) | Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => {
+            Step::Unclear | Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => {
                 return Ok(());
             }
         };
         match ending {
             Ending::Withheld(Doubt { guard, because, of_limit }) => {
-                if of_limit {
+                // A vote is due for as long as the job hangs, on every node of it.
+                if of_limit || asked == Deed::Vote {
                     ledger.unanswered(&back_off(&job, asked), setting.now)?;
                 }
                 self.withhold(setting, run, asked, guard, &because, ledger)
@@ -107,7 +108,8 @@ impl Case {
 /// Finds out how earlier deeds ended whose outcome is not known, also of jobs that have gone meanwhile: by looking,
 /// never by repeating, and ever more rarely while Slurm does not say.
 pub(super) fn settle_earlier(setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<(), Trouble> {
-    for (action, job) in ledger.unsettled_actions()? {
+    for unsettled in ledger.unsettled_actions()? {
+        let action = &unsettled.action;
         if action.deed == Deed::Alert {
             // What was not told whole is told anew.
             ledger.end_action(action.id, Outcome::Failed, "its run was killed", false)?;
@@ -119,10 +121,10 @@ pub(super) fn settle_earlier(setting: &Setting, run: RunId, ledger: &mut Ledger)
         }
         let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
         let deed = action.deed.word();
-        match act::reconcile(&action, job, &mut desk)? {
+        match act::reconcile(&unsettled, &mut desk)? {
             Some(outcome) => {
                 let outcome = format!("{outcome:?}").to_lowercase();
-                let job = job.get();
+                let job = unsettled.job.get();
                 tracing::warn!(
                     job,
                     verdict = deed,

@@ -2,7 +2,7 @@
 //! moment that differs by node; told once, counted, and lifted only where the site says so, under the conditions of any
 //! other release and once the run that it names is gone. A reason that cannot be read is left to people.
 
-use super::release::{epilog_ended, how_to_lift, may_be_lifted, no_fault, nothing_is_left};
+use super::release::{self, epilog_ended, how_to_lift, may_be_lifted, no_fault, nothing_is_left};
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, UNKNOWN_INTERVAL_MS};
 use crate::act::{self, Desk, Ending, Lift};
@@ -112,7 +112,9 @@ fn found(setting: &Setting, node: &NodeStatus, ledger: &mut Ledger) -> Result<Op
         ledger.open_drains(setting.now)?.into_iter().partition(|d| d.boot_id == setting.now.boot_id);
     let (shown, gone): (Vec<_>, Vec<_>) = earlier.into_iter().partition(|drain| drain.shows(node));
     for drain in gone {
-        ledger.mark_lifted(drain.action.id, &format!("lifted or changed by somebody else: {node}"))?;
+        let detail = format!("lifted or changed by somebody else: {node}");
+        ledger.mark_lifted(drain.action.id, &detail)?;
+        release::gone(setting, &drain, &detail, ledger)?;
     }
     let reason = node.reason.as_deref().filter(|reason| node.drained() && reason.starts_with(PREFIX));
     let orphan = reason.filter(|_| !here.iter().any(|drain| drain.shows(node)));
@@ -239,6 +241,9 @@ fn agree(
             }
             ledger.forget_answer(FIT)?;
             ledger.answered(SUBJECT, NONE, setting.now)?;
+            if let Some(drain) = &orphan.known {
+                return release::gone(setting, drain, &words, ledger);
+            }
             tracing::warn!("the orphaned drain `{}` is lifted: {words}", orphan.reason.escape_debug());
             Ok(())
         }

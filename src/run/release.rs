@@ -1,18 +1,19 @@
 //! What becomes of our own drains after the run that made them: counted again and withdrawn where the cap is overshot,
-//! a vote taken back once its node sees work, and lifted by a later run, never by the Epilog: only once the job run is
+//! a vote taken back once its node would not vote any more, and lifted by a later run, never by the Epilog: only once the job run is
 //! gone with all that it left or certainly works again, and two runs agree. Any doubt and the drain stays.
 
 use super::cases::Case;
 use super::deeds;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
-use crate::act::{self, Desk, Ending, Lift};
+use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::Release;
 use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
-use crate::policy::Judgement;
 use crate::policy::reason::{self, Stand};
+use crate::policy::{Judgement, nodes, stage};
 use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;
@@ -49,9 +50,6 @@ pub fn ours(
 ) -> Result<(), Trouble> {
     for drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
         let case = cases.iter().find(|case| case.history.job.id == drain.job_run);
-        if count_again(setting, run, &drain, case, ledger)? {
-            continue;
-        }
         take_vote_back(setting, run, &drain, case, ledger)?;
         let known = Known { epilog: ledger.epilog_of(drain.job_run)?, faults: ledger.open_faults()? };
         if let Err(stays) = fit(setting, snapshot, case, &drain, &known) {
@@ -79,35 +77,40 @@ fn lift(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -
         return Ok(());
     }
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    match act::lift(drain, Lift::Release, &mut desk)? {
-        Ending::Withheld(doubt) => {
-            ledger.unanswered(&subject, setting.now)?;
-            match told(drain, &doubt.because, ledger)? {
-                true => Ok(()),
-                false => tell_it_stays(setting, run, drain, &doubt.because, ledger),
-            }
-        }
-        Ending::Ended(outcome, words) => tell(setting, drain, outcome, &words, ledger),
-    }
+    let why = match act::lift(drain, Lift::Release, &mut desk)? {
+        Ending::Ended(Outcome::Done | Outcome::Lifted, words) => return gone(setting, drain, &words, ledger),
+        Ending::Ended(Outcome::Failed, words) => format!("it could not be lifted: {words}"),
+        Ending::Ended(_, words) => format!("it was asked for, and is not seen to be lifted: {words}"),
+        Ending::Withheld(doubt) => doubt.because,
+    };
+    ledger.unanswered(&subject, setting.now)?;
+    if told(drain, &why, ledger)? { Ok(()) } else { tell_it_stays(setting, run, drain, &why, ledger) }
 }
 
-/// In the run after a drain the cluster's drains are counted once more: nodes that came at one instant may have taken
-/// too much. `true`: this one was too many and is gone. While Slurm does not say, it is asked ever more rarely.
-fn count_again(
-    setting: &Setting,
-    run: RunId,
-    drain: &OpenDrain,
-    case: Option<&Case>,
-    ledger: &mut Ledger,
-) -> Result<bool, Trouble> {
-    let due =
-        drain.action.outcome == Outcome::Done && drain.counted_again.is_none() && drain.action.run < run;
-    let subject = format!("count again {}", drain.action.id);
+/// Our standing drains. In the run after a drain the cluster's drains are counted once more, before anything rests on it:
+/// nodes that came at one instant may have taken too much, and what is one too many goes.
+pub fn count_again(setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<Vec<OpenDrain>, Trouble> {
+    let mut stand = Vec::new();
+    for drain in ledger.open_drains(setting.now)? {
+        if !withdrawn(setting, run, &drain, ledger)? {
+            stand.push(drain);
+        }
+    }
+    Ok(stand)
+}
+
+/// Counts for one drain. `true`: it was one too many and is gone. While Slurm does not say, it is asked ever more rarely.
+fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -> Result<bool, Trouble> {
+    let action = &drain.action;
+    let here = drain.boot_id == setting.now.boot_id;
+    let due = here && action.outcome == Outcome::Done && action.counted_again.is_none() && action.run < run;
+    let subject = format!("count again {}", action.id);
     let may = || setting.config.mode().enforces() && setting.may_act();
     if !due || !may() || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(false);
     }
-    let Some(job) = job_of(drain, case, ledger)? else { return Ok(false) };
+    let job = ledger.find_runs(drain.job)?.into_iter().map(|it| it.run).find(|it| it.id == drain.job_run);
+    let Some(job) = job else { return Ok(false) };
     let Ok(nodes) = deeds::nodes_of(&job, &setting.place.node) else { return Ok(false) };
     ledger.unanswered(&subject, setting.now)?;
     let mut unseen = || Reading::Absent(Absence::NotAsked);
@@ -116,15 +119,16 @@ fn count_again(
     let Some(ending) = act::count_again(drain, &nodes, &look, &mut desk)? else { return Ok(false) };
     let shown = job.shown_id();
     match ending {
-        Ending::Withheld(doubt) => {
-            let because = doubt.because;
+        Ending::Withheld(Doubt { because, .. })
+        | Ending::Ended(Outcome::Failed | Outcome::Unknown, because) => {
             tracing::warn!(
                 job = shown,
                 "our drain for job {shown} is one too many and stays for now: {because}"
             );
             Ok(false)
         }
-        Ending::Ended(Outcome::Failed, words) => {
+        Ending::Ended(Outcome::Lifted, words) => gone(setting, drain, &words, ledger).map(|()| true),
+        Ending::Ended(_, words) => {
             ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
             tracing::warn!(
                 job = shown,
@@ -133,31 +137,23 @@ fn count_again(
             );
             Ok(true)
         }
-        Ending::Ended(outcome, words) => {
-            tell(setting, drain, outcome, &words, ledger)?;
-            Ok(outcome == Outcome::Lifted)
-        }
     }
 }
 
-/// The job run of a drain, also once it is over.
-fn job_of(drain: &OpenDrain, case: Option<&Case>, ledger: &Ledger) -> Result<Option<JobRun>, Trouble> {
-    if let Some(case) = case {
-        return Ok(Some(case.history.job.clone()));
-    }
-    let runs = ledger.find_runs(drain.job)?;
-    Ok(runs.into_iter().map(|record| record.run).find(|run| run.id == drain.job_run))
+/// When the vote of this node was written that stands, or may; `None` without one. What was to take it back and is not
+/// seen to be done may have left it.
+fn voted(actions: &[ActionRecord]) -> Option<BootMs> {
+    let stand = |a: &ActionRecord| Some(reason::read(a.reason.as_deref()?)?.stand);
+    let rewritten = actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stand(a)?)));
+    let counts = |(a, stand): &(&ActionRecord, Stand)| match stand {
+        Stand::Vote(_) => a.outcome != Outcome::Failed,
+        Stand::Drain => a.outcome == Outcome::Done,
+    };
+    rewritten.filter(counts).last().filter(|(_, stand)| matches!(stand, Stand::Vote(_))).map(|(a, _)| a.at)
 }
 
-/// Whether a vote of this node stands, or may. One that was taken back with an unclear outcome is looked for when the
-/// next run begins.
-fn has_voted(actions: &[ActionRecord]) -> bool {
-    let written = actions.iter().filter(|a| a.deed == Deed::Vote && a.outcome != Outcome::Failed);
-    let stand = written.last().and_then(|last| reason::read(last.reason.as_deref()?)).map(|ours| ours.stand);
-    matches!(stand, Some(Stand::Vote(_)))
-}
-
-/// A node that saw work takes its vote back at once: no other may count it.
+/// A node that would not vote now takes its vote back at once, and no other may count it: in any mode, and as often as it
+/// takes while the vote is one. It is no deed that hurts.
 fn take_vote_back(
     setting: &Setting,
     run: RunId,
@@ -165,14 +161,17 @@ fn take_vote_back(
     case: Option<&Case>,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    let alive = |case: &&Case| matches!(case.assessment.judgement, Judgement::Alive { .. });
-    let Some(case) = case.filter(alive) else { return Ok(()) };
-    let subject = format!("take back {}", drain.action.id);
-    let may = || setting.config.mode().enforces() && setting.may_act();
-    if !has_voted(&case.history.actions) || !may() || !ledger.ask_allowed(&subject, setting.now)? {
+    let Some(case) = case else { return Ok(()) };
+    let (config, job) = (setting.config, &case.history.job);
+    let Some(at) = voted(&case.history.actions) else { return Ok(()) };
+    let permit = config.mode().permit(&config.enforce_in, job, &setting.place.node);
+    let stands_still = stage::would_vote(&case.assessment.judgement, &config.rules, &permit);
+    let is_one = setting.now.boot.since_ms(at) <= nodes::VOTE_HOLDS_S * 1000;
+    let is_over =
+        |d: &JobDetails| matches!(d.state, JobState::Completing | JobState::Ended | JobState::Pending);
+    if stands_still || !is_one || job.details.as_ref().is_some_and(is_over) || !setting.may_act() {
         return Ok(());
     }
-    let job = &case.history.job;
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
     let ending = act::retract(drain, job, &mut desk)?;
     let (shown, (outcome, words)) = (
@@ -182,37 +181,29 @@ fn take_vote_back(
             Ending::Withheld(doubt) => (Outcome::Failed, doubt.because),
         },
     );
+    let seen = case.words();
     match outcome {
-        Outcome::Done => tracing::warn!(
-            job = shown,
-            "job {shown} works again here: this node no longer agrees to its cancel: {words}"
-        ),
-        _ => {
-            ledger.unanswered(&subject, setting.now)?;
-            tracing::warn!(
-                job = shown,
-                "job {shown} works again here, and this node's vote could not be taken back: {words}; it ends by \
-                 itself after 15 minutes"
-            );
+        Outcome::Done => {
+            tracing::warn!(job = shown, "job {shown}: this node no longer agrees to its cancel: {seen}")
         }
+        _ => tracing::warn!(
+            job = shown,
+            "job {shown}: this node no longer agrees to its cancel ({seen}), and its vote could not be taken back: \
+             {words}; it ends by itself after 15 minutes"
+        ),
     }
     Ok(())
 }
 
-fn tell(
+/// Says that a drain of ours is gone, and closes what was kept of its staying.
+pub(super) fn gone(
     setting: &Setting,
     drain: &OpenDrain,
-    outcome: Outcome,
     words: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    let job = drain.job.get();
-    if outcome != Outcome::Lifted {
-        tracing::warn!(job, "our drain for job {job}: outcome of the release unknown: {words}");
-        return Ok(());
-    }
+    let (job, subject) = (drain.job.get(), drain.action.id.to_string());
     tracing::warn!(job, "our drain for job {job} is lifted: {words}");
-    let subject = drain.action.id.to_string();
     for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND && f.subject == subject) {
         ledger.fault_gone(fault.id, setting.now)?;
     }
@@ -241,7 +232,7 @@ fn look_and_tell(
         Ok(node) => {
             let detail = format!("lifted or changed by somebody else: {node}");
             ledger.mark_lifted(drain.action.id, &detail)?;
-            tell(setting, drain, Outcome::Lifted, &detail, ledger)
+            gone(setting, drain, &detail, ledger)
         }
         Err(_) => Ok(()),
     }
@@ -367,7 +358,7 @@ mod tests {
     use super::*;
     use crate::policy::Signature;
     use crate::policy::reason::{RunKey, waste};
-    use crate::units::{BootMs, WallMs};
+    use crate::units::WallMs;
 
     fn vote(stand: Stand, outcome: Outcome) -> ActionRecord {
         let key = RunKey { job: JobId::FIRST, start_unix_s: 1_764_422_738, restart: 0 };
@@ -381,6 +372,7 @@ mod tests {
             reason: Some(waste(key, Signature::Hung, stand, WallMs(0))),
             signature: "hung".to_owned(),
             detail: String::new(),
+            counted_again: Some(RunId(1)),
         }
     }
 
@@ -395,12 +387,12 @@ mod tests {
             (vec![vote(yes, Outcome::Failed)], false),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done)], false),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Failed)], true),
-            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Unknown)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Unknown)], true),
             (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done), vote(yes, Outcome::Done)], true),
         ];
         for (votes, want) in table {
             let actions = [vec![drain.clone()], votes].concat();
-            assert_eq!(has_voted(&actions), want, "{actions:?}");
+            assert_eq!(voted(&actions).is_some(), want, "{actions:?}");
         }
     }
 

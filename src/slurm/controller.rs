@@ -51,8 +51,11 @@ pub trait Controller {
     /// Whether the reservation `gpu-reaper-stop` exists.
     fn brake(&self) -> Answer<bool>;
 
-    /// Drains this node, or replaces the Reason of one that is drained: look first.
+    /// Drains this node, replacing any Reason that it has: look first.
     fn drain(&self, reason: &str) -> Answer<()>;
+
+    /// Replaces this node's Reason and leaves its state alone: look first.
+    fn set_reason(&self, reason: &str) -> Answer<()>;
 
     /// Lifts DRAIN from this node and nothing else.
     fn undrain(&self) -> Answer<()>;
@@ -89,6 +92,10 @@ impl Controller for Slurm {
 
     fn drain(&self, reason: &str) -> Answer<()> {
         Slurm::drain(self, reason)
+    }
+
+    fn set_reason(&self, reason: &str) -> Answer<()> {
+        Slurm::set_reason(self, reason)
     }
 
     fn undrain(&self) -> Answer<()> {

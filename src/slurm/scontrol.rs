@@ -21,6 +21,14 @@ impl Slurm {
         self.change(Program::Scontrol, &["update", &node, "State=DRAIN", &reason])
     }
 
+    /// Replaces the Reason and leaves the state alone: a node that somebody resumed meanwhile is not drained by it
+    /// (measured on 22.05.8, 24.11.5 and 26.05.5).
+    pub fn set_reason(&self, reason: &str) -> Answer<()> {
+        let reason = plain_text(Program::Scontrol, reason)?;
+        let (node, reason) = (format!("NodeName={}", self.node), format!("Reason={reason}"));
+        self.change(Program::Scontrol, &["update", &node, &reason])
+    }
+
     /// Lifts DRAIN and nothing else; the Reason goes with it. The node does not respond for some seconds
     /// after (measured on 22.05.8). Whose drain it is must be known before.
     pub fn undrain(&self) -> Answer<()> {

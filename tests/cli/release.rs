@@ -67,7 +67,7 @@ fn a_drain_is_lifted_by_the_second_run_after_its_jobs_epilog() {
     let said = runs(&cluster, 2);
     assert!(!said[0].1 && said[1].1, "{said:?}");
     assert!(said[1].0.contains(&format!("{SET} is lifted")), "{said:?}");
-    assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "lifted");
+    assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "released");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn an_orphan_of_an_earlier_boot_is_lifted_where_the_site_says_so_once_its_job_is
     let said = runs(&cluster, 3);
     assert_eq!(said.iter().map(|(_, gone)| *gone).collect::<Vec<_>>(), [false, true, true], "{said:?}");
     assert!(said[1].0.contains("is lifted: ") && !said[2].0.contains("orphan"), "{said:?}");
-    assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "lifted");
+    assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "released");
 }
 
 #[test]

@@ -86,6 +86,9 @@ impl Node {
             return Done { asked: seat.asked(), ..done };
         }
         let mut ledger = self.ledger(tick, site);
+        for drain in ledger.open_drains(tick.now).unwrap() {
+            done.withdrew |= self.count_again(&drain, (tick, site), &seat, &mut ledger);
+        }
         if slurmctld.is_over(self.job.registration.job) {
             let r = &self.job.registration;
             ledger.clear(r.job, Some(r.restart), tick.now, false, None).unwrap();
@@ -95,7 +98,7 @@ impl Node {
             self.settle(wait_ms, (tick, site), &seat, &mut ledger, &mut done);
         }
         for drain in ledger.open_drains(tick.now).unwrap() {
-            self.look_after(&drain, (tick, site), &seat, &mut ledger, &mut done);
+            done.released |= self.release(&drain, tick, &seat, &mut ledger);
         }
         let to_clear = done.cancelled || slurmctld.is_over(self.job.registration.job);
         self.quiet_until = if to_clear { tick.now.boot } else { self.next_moment(tick, &ledger) };
@@ -213,7 +216,7 @@ impl Node {
             Ending::Ended(Outcome::Done, _) => done.cancelled = asked == Deed::Cancel,
             Ending::Ended(..) => ledger.unanswered(&back_off(job, asked), tick.now).unwrap(),
             Ending::Withheld(Doubt { because, of_limit, .. }) => {
-                if of_limit {
+                if of_limit || asked == Deed::Vote {
                     ledger.unanswered(&back_off(job, asked), tick.now).unwrap();
                 }
                 ledger.withhold(job.id, asked, &because, tick.run, tick.now).unwrap();
@@ -231,38 +234,40 @@ impl Node {
         deeds.iter().find(|deed| waits(deed)).map(|deed| format!("the {} waits", deed.word()))
     }
 
-    /// A drain of an earlier run is counted again; one whose job is gone is lifted once two runs agree.
-    fn look_after(
+    /// A drain of an earlier run is counted again; whether it was one too many and is gone.
+    fn count_again(
         &self,
         drain: &OpenDrain,
         (tick, site): (&Tick, &Site),
         seat: &Seat,
         ledger: &mut Ledger,
-        done: &mut Done,
-    ) {
-        if drain.action.outcome != Outcome::Done || drain.action.run >= tick.run {
-            return;
+    ) -> bool {
+        let action = &drain.action;
+        let counts = action.outcome == Outcome::Done && action.counted_again.is_none();
+        if !counts || !drain.job_open || action.run >= tick.run {
+            return false;
         }
-        let lifted = |ending| matches!(ending, Some(Ending::Ended(Outcome::Failed | Outcome::Lifted, _)));
-        if !drain.job_open {
-            let agreed = ledger.note_release_seen(drain.action.id, tick.run).unwrap().is_some();
-            let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
-            let ending = agreed.then(|| act::lift(drain, Lift::Release, &mut desk).unwrap());
-            done.released = lifted(ending);
-        } else if drain.counted_again.is_none() {
-            let mut gpus = || Reading::Measured(site.quiet.clone());
-            let look =
-                Look { rules: &site.config.rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false };
-            let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
-            done.withdrew = lifted(act::count_again(drain, &self.nodes, &look, &mut desk).unwrap());
+        let mut gpus = || Reading::Measured(site.quiet.clone());
+        let look = Look { rules: &site.config.rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false };
+        let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
+        lifted(act::count_again(drain, &self.nodes, &look, &mut desk).unwrap())
+    }
+
+    /// A drain whose job is gone is lifted once two runs agree.
+    fn release(&self, drain: &OpenDrain, tick: &Tick, seat: &Seat, ledger: &mut Ledger) -> bool {
+        if drain.action.outcome != Outcome::Done || drain.action.run >= tick.run || drain.job_open {
+            return false;
         }
+        let agreed = ledger.note_release_seen(drain.action.id, tick.run).unwrap().is_some();
+        let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
+        lifted(agreed.then(|| act::lift(drain, Lift::Release, &mut desk).unwrap()))
     }
 
     /// When a run has something to do even if its slot is closed.
     fn next_moment(&self, tick: &Tick, ledger: &Ledger) -> BootMs {
         let drains = ledger.open_drains(tick.now).unwrap();
         let Some(drain) = drains.last() else { return BootMs(i64::MAX) };
-        if drain.counted_again.is_none() || self.nodes.are_several() {
+        if drain.action.counted_again.is_none() || self.nodes.are_several() {
             return tick.now.boot;
         }
         match ledger.question(&format!("ended {}", self.job.id.0), tick.now).unwrap() {
@@ -270,6 +275,10 @@ impl Node {
             _ => tick.now.boot,
         }
     }
+}
+
+fn lifted(ending: Option<Ending>) -> bool {
+    matches!(ending, Some(Ending::Ended(Outcome::Done | Outcome::Lifted, _)))
 }
 
 /// Where a refused deed is kept, as a run keeps it.

@@ -198,6 +198,10 @@ impl Controller for Seat<'_> {
         self.update(vec!["drain".to_owned()], Some(reason))
     }
 
+    fn set_reason(&self, reason: &str) -> Answer<()> {
+        self.drain(reason)
+    }
+
     fn undrain(&self) -> Answer<()> {
         self.update(Vec::new(), None)
     }

@@ -1,6 +1,7 @@
 //! Version 3: votes, warnings and requeues among the actions, and whether a drain was counted again.
 //!
 //! - **`action` is built anew**: the words it allows are a CHECK, which cannot be changed. It holds a few rows at most.
+//!   `released` is what we lifted again; in version 2 that was `lifted`, as somebody else's doing still is.
 //! - **`job_run.by_epilog`**: 1 if our Epilog hook closed it. A health run may find a job ended whose Epilog failed:
 //!   then it is closed too, and its drain must not be lifted.
 //! - **`counted_again_run`**: the run after a drain counts the cluster's drains once more; until one did, it is tried
@@ -32,11 +33,12 @@ CREATE TABLE action (
   release_seen_run INTEGER,
   counted_again_run INTEGER,
   CHECK (verdict IN ('alert', 'drain', 'vote', 'warn', 'cancel', 'requeue', 'release')
-    AND outcome IN ('begun', 'done', 'failed', 'unknown', 'lifted')
+    AND outcome IN ('begun', 'done', 'failed', 'unknown', 'released', 'lifted')
     AND length(reason) > 0 AND NOT reason GLOB '*[^ -~]*')
 ) STRICT;
 
 INSERT INTO action SELECT *, NULL FROM action_2;
+UPDATE action SET outcome = 'released' WHERE outcome = 'lifted' AND detail = 'released by us';
 DROP TABLE action_2;
 CREATE INDEX action_of_run ON action (job_run);
 ALTER TABLE job_run ADD COLUMN by_epilog INTEGER;
