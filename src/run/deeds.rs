@@ -90,7 +90,13 @@ impl Case {
     ) -> Result<(), Trouble> {
         let (job, asked_word) = (self.job().shown_id(), asked.word());
         let how = format!("{outcome:?}").to_lowercase();
-        tracing::warn!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how}: {words}");
+        let before = self.history.actions.iter().rfind(|a| a.deed == asked);
+        // What Slurm refuses is tried again, and told again only where the refusal is another.
+        if before.is_some_and(|a| a.outcome == outcome && a.detail == words) {
+            tracing::info!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how} again: {words}");
+        } else {
+            tracing::warn!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how}: {words}");
+        }
         match outcome {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
             Outcome::Done if asked == Deed::Cancel => {
