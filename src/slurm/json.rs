@@ -1,6 +1,6 @@
 //! Jobs and nodes as Slurm writes them in JSON: `scontrol --json` (23.02 on) and slurmrestd, in the shapes of
 //! v0.0.38 (22.05) to v0.0.45 (26.05). Only the fields that are used must be there and be understood; one that is
-//! not spoils the whole answer, and nothing is taken for its absence.
+//! not spoils the whole answer, and nothing is taken for its absence. Only a SLUID may be missing.
 
 use super::cgroup::is_sluid;
 use super::node::status_of_words;
@@ -86,15 +86,9 @@ struct Job {
     comment: Option<String>,
     batch_flag: Option<Flag>,
     requeue: Option<Flag>,
+    /// v0.0.44 on, with `sluid` in it.
     #[serde(default)]
-    step_id: Option<StepId>,
-}
-
-/// v0.0.44 on.
-#[derive(Deserialize)]
-struct StepId {
-    #[serde(default)]
-    sluid: String,
+    step_id: serde_json::Value,
 }
 
 #[derive(Deserialize)]
@@ -204,10 +198,12 @@ fn listed(job: Job) -> Result<Listed, String> {
 }
 
 fn near(job: &Job) -> Result<NearDeed, &'static str> {
-    let sluid = match &job.step_id {
-        Some(step) if is_sluid(&step.sluid) => Reading::Measured(step.sluid.clone()),
-        Some(step) if !step.sluid.is_empty() => return Err("sluid"),
-        _ => Reading::Absent(Absence::NoData),
+    // The one field that may be anything: v0.0.44 (25.11) is not measured, and a run without it is named by its id.
+    let sluid = match &job.step_id["sluid"] {
+        serde_json::Value::String(text) if is_sluid(text) => Reading::Measured(text.clone()),
+        serde_json::Value::String(text) if !text.is_empty() => Reading::Absent(Absence::NotUnderstood),
+        serde_json::Value::String(_) | serde_json::Value::Null => Reading::Absent(Absence::NoData),
+        _ => Reading::Absent(Absence::NotUnderstood),
     };
     let suspended = job.suspend_time.and_then(Number::get).filter(|s| *s >= 0).ok_or("suspend_time")?;
     // Free text: `N/A` is a comment that somebody wrote, only the empty one is none.
@@ -401,10 +397,25 @@ mod tests {
             ("comment", serde_json::json!({"user": "x"})),
             ("batch_flag", serde_json::json!("1")),
             ("batch_flag", serde_json::json!(7)),
-            ("step_id", serde_json::json!({"sluid": "7"})),
-            ("step_id", serde_json::json!(7)),
         ] {
             assert!(with(field, is.clone()).is_err(), "{field} {is}");
+        }
+    }
+
+    #[test]
+    fn a_sluid_of_another_form_is_none_and_spoils_nothing() {
+        let text = recorded("26.05.5/show-job-json.out");
+        let with = |is: serde_json::Value| {
+            let mut answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+            answer["jobs"][0]["step_id"] = is;
+            one(&answer.to_string()).map(|listed| listed.details.unwrap().near.sluid)
+        };
+        let odd = serde_json::json!([{"sluid": "7"}, {"sluid": 7}, {"sluid": {"number": 7}}]);
+        for is in odd.as_array().unwrap() {
+            assert_eq!(with(is.clone()), Ok(Reading::Absent(Absence::NotUnderstood)), "{is}");
+        }
+        for is in [serde_json::json!({}), serde_json::json!(7), serde_json::json!({"sluid": ""})] {
+            assert_eq!(with(is.clone()), Ok(Reading::Absent(Absence::NoData)), "{is}");
         }
     }
 
