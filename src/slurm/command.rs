@@ -203,6 +203,7 @@ struct Ended {
 /// the pipe, or when the command hangs in the kernel and cannot die.
 fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Result<Option<Ended>> {
     let deadline = Instant::now() + limit;
+    die_with_us(&mut command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -230,6 +231,22 @@ fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Re
             return Ok(None);
         }
         wait_for_news(&out, &err, left);
+    }
+}
+
+/// A run that is given up at its deadline, or killed, waits for nobody: its command, perhaps a deed that nothing would
+/// look after, goes with it. The kernel means the thread that started the command; that is the one that waits here.
+fn die_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: two system calls between fork and exec. One whose parent has gone before the first was never told.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match libc::getppid() as u32 == us {
+                true => Ok(()),
+                false => Err(ErrorKind::NotConnected.into()),
+            }
+        });
     }
 }
 
