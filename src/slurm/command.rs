@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 /// What is kept of each of the two outputs; a longer one is read on, dropped, and not understood.
 const KEPT_BYTES: usize = 1 << 20;
-/// The same for a list of the cluster's nodes: 10,000 of them, none like another, in five partitions.
-const KEPT_BYTES_OF_ALL_NODES: usize = 16 << 20;
+/// The same for a long list: 10,000 nodes, none like another, in five partitions; or 2,000 tasks of one array in JSON,
+/// of which each takes 7.5 kB (26.05).
+const KEPT_BYTES_OF_A_LONG_LIST: usize = 16 << 20;
 /// Where Slurm is installed when nobody says where.
 const USUAL_PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin"];
 
@@ -92,9 +93,9 @@ impl Commands {
         self.run_keeping(KEPT_BYTES, program, args)
     }
 
-    /// The same where the whole cluster may be listed.
-    pub(super) fn run_for_all_nodes<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
-        self.run_keeping(KEPT_BYTES_OF_ALL_NODES, program, args)
+    /// The same where all nodes of a cluster or all tasks of an array may be listed.
+    pub(super) fn run_for_a_long_list<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES_OF_A_LONG_LIST, program, args)
     }
 
     fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {

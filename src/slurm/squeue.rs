@@ -54,7 +54,8 @@ impl Slurm {
     /// As with squeue, the leader id of an array or of a heterogeneous job brings all of it (measured).
     fn in_json(&self, job: JobId) -> Answer<Vec<Listed>> {
         let id = job.to_string();
-        let answer = self.commands.run(Program::Scontrol, &["--local", "--json", "show", "job", &id]);
+        let ask = ["--local", "--json", "show", "job", &id];
+        let answer = self.commands.run_for_a_long_list(Program::Scontrol, &ask);
         match known(answer)? {
             Some(text) => json::jobs(&text).map_err(|why| misread(Program::Scontrol, why)),
             None => Ok(Vec::new()),
@@ -63,7 +64,9 @@ impl Slurm {
 
     fn in_text(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
         let id = job.to_string();
-        let Some(text) = known(self.squeue(&["-j", &id, "-O", WITH_ACCOUNT]))? else { return Ok(None) };
+        let args = [&ALWAYS[..], &["-j", &id, "-O", WITH_ACCOUNT]].concat();
+        let answer = self.commands.run_for_a_long_list(Program::Squeue, &args);
+        let Some(text) = known(answer)? else { return Ok(None) };
         let mut listed = one_of(Program::Squeue, parse(&text, 12)?, job)?;
         let Some(details) = listed.as_mut().and_then(|listed| listed.details.as_mut()) else {
             return Ok(listed);

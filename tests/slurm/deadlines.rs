@@ -88,8 +88,8 @@ fn a_grandchild_that_holds_the_pipe_holds_nobody_up() {
 
 #[test]
 fn endless_output_is_neither_kept_nor_waited_for() {
-    let five_mib = StandIns::new(&[("squeue", "head -c 5242880 /dev/zero")]);
-    let answer = five_mib.slurm().job(job(1), Ask::NOTHING_MORE);
+    let twenty_mib = StandIns::new(&[("squeue", "head -c 20971520 /dev/zero")]);
+    let answer = twenty_mib.slurm().job(job(1), Ask::NOTHING_MORE);
     assert!(
         matches!(&answer, Err(NoAnswer::NotUnderstood { text, .. }) if text.contains("more than")),
         "{answer:?}"

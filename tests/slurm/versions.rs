@@ -46,6 +46,29 @@ fn a_task_that_has_its_arrays_id_is_told_from_the_others() {
 }
 
 #[test]
+fn a_task_is_found_among_hundreds_of_its_array() {
+    // 140 tasks that Slurm remembers are more than a MiB.
+    let recorded = format!("{}/fixtures/slurm/26.05.5/show-job-json.array.out", env!("CARGO_MANIFEST_DIR"));
+    let mut answer: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(recorded).unwrap()).unwrap();
+    let task = answer["jobs"][0].clone();
+    let tasks = (1000..1300).map(|id| {
+        let mut task = task.clone();
+        task["job_id"] = id.into();
+        task
+    });
+    answer["jobs"] = tasks.collect();
+    let long = serde_json::to_string_pretty(&answer).unwrap();
+    assert!(long.len() > 2 << 20, "{}", long.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), long).unwrap();
+    let said = scontrol("26.05.5", &format!("cat {}", file.path().display()));
+    let stand_ins = StandIns::new(&[("scontrol", &said)]);
+    let listed = stand_ins.slurm().job(job(1299), Ask::NOTHING_MORE);
+    assert_eq!(listed.map(|listed| listed.map(|listed| listed.job)), Ok(Some(job(1299))));
+}
+
+#[test]
 fn an_empty_list_without_an_error_is_no_answer_yet() {
     // SchedMD/slurm#171, broadinstitute/cromwell#5400 (CT-01): recorded of a slurmctld that is down, and of a job
     // that is unknown; the two differ in nothing.
