@@ -4,6 +4,7 @@
 
 use super::cgroup::is_sluid;
 use super::command::Program;
+use super::version::Version;
 use super::{Answer, NoAnswer, Slurm, Target, misread};
 use std::ffi::OsStr;
 
@@ -38,7 +39,7 @@ impl Slurm {
     /// Puts a batch job back into the queue. Until 26.05, which takes the run's SLUID, a run that began since the
     /// last look is not told from this one.
     pub fn requeue(&self, target: &Target) -> Answer<()> {
-        let id = self.id_of_run(Program::Scontrol, target)?;
+        let (id, _) = self.bound(Program::Scontrol, target)?;
         self.change(Program::Scontrol, &["requeue", id])
     }
 
@@ -56,10 +57,10 @@ impl Slurm {
     /// itself, just before; from then on slurmctld does, under its lock, and finds nothing to do for a job that was
     /// requeued elsewhere; from 26.05 on the SLUID names the run itself (all measured).
     fn scancel(&self, target: &Target, what: &[&str]) -> Answer<()> {
-        let id = self.id_of_run(Program::Scancel, target)?;
+        let (id, version) = self.bound(Program::Scancel, target)?;
         let mut args = vec!["--state=RUNNING".to_owned(), format!("--nodelist={}", target.node)];
         args.extend(target.user.measured().map(|user| format!("--user={user}")));
-        if self.version().filters_at_slurmctld() {
+        if version.filters_at_slurmctld() {
             args.push("--ctld".to_owned());
         }
         args.extend(what.iter().map(|&arg| arg.to_owned()));
@@ -67,11 +68,16 @@ impl Slurm {
         self.change(Program::Scancel, &args)
     }
 
-    /// Its SLUID where commands take one, else its id as people know it.
-    fn id_of_run<'a>(&self, program: Program, target: &'a Target) -> Answer<&'a str> {
+    /// Its SLUID where commands take one, else its id as people know it; and the version, which says what else binds a
+    /// deed to the run. Where that is not known nothing is done.
+    fn bound<'a>(&self, program: Program, target: &'a Target) -> Answer<(&'a str, Version)> {
         let id = exact_id(program, &target.display_id)?;
-        let sluid = target.sluid.measured().filter(|sluid| is_sluid(sluid));
-        Ok(sluid.filter(|_| self.version().takes_sluids()).map_or(id, String::as_str))
+        let version = self.version().map_err(|silence| NoAnswer::Unavailable {
+            program: program.name(),
+            why: format!("which Slurm this is could not be told: {silence}"),
+        })?;
+        let sluid = target.sluid.measured().filter(|sluid| version.takes_sluids() && is_sluid(sluid));
+        Ok((sluid.map_or(id, String::as_str), version))
     }
 
     /// Writes the job's AdminComment, replacing one that is there.

@@ -3,6 +3,7 @@
 //! a skipped one would turn a job's processes into strangers.
 
 use super::command::Program;
+use super::version::Version;
 use super::{Answer, Ask, NoAnswer, Slurm, json, misread};
 use crate::model::{JobDetails, JobId, JobState, NearDeed};
 use crate::reading::{Absence, Reading};
@@ -38,7 +39,7 @@ impl Slurm {
         if let Some(rest) = &self.rest {
             return rest.job(job);
         }
-        if self.version().shows_jobs_in_json() {
+        if self.version().is_ok_and(Version::shows_jobs_in_json) {
             match self.in_json(job) {
                 // Of a job that is unknown and of a slurmctld that is down scontrol says the same: an empty list,
                 // no error, exit status 0 (measured on 24.11.5). squeue tells the two apart.
