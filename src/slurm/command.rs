@@ -94,7 +94,11 @@ impl Commands {
     }
 
     /// The same where all nodes of a cluster or all tasks of an array may be listed.
-    pub(super) fn run_for_a_long_list<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
+    pub(super) fn run_for_a_long_list<A: AsRef<OsStr>>(
+        &self,
+        program: Program,
+        args: &[A],
+    ) -> Answer<String> {
         self.run_keeping(KEPT_BYTES_OF_A_LONG_LIST, program, args)
     }
 

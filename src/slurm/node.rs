@@ -42,7 +42,8 @@ impl Slurm {
         if let Some(rest) = &self.rest {
             return rest.survey();
         }
-        let text = self.commands.run_for_a_long_list(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
+        let text =
+            self.commands.run_for_a_long_list(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
         parse_groups(&text).map_err(|why| misread(Program::Sinfo, why))
     }
 }

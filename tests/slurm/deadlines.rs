@@ -54,8 +54,7 @@ fn a_command_does_not_outlive_the_run_that_asked() {
     }
     let stand_ins = StandIns::new(&[]);
     let (folder, pid) = (stand_ins.folder.path(), stand_ins.folder.path().join("pid"));
-    let script =
-        format!("#!/bin/sh\ncd {}\necho $$ > new && mv new pid\nexec sleep 300\n", folder.display());
+    let script = format!("#!/bin/sh\ncd {}\necho $$ > new && mv new pid\nexec sleep 300\n", folder.display());
     install(&folder.join("squeue"), &script);
     let mut run = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "deadlines::a_command_does_not_outlive_the_run_that_asked"])

@@ -48,13 +48,15 @@ fn without_its_version_a_slurm_is_asked_but_told_nothing() {
         let stand_ins = StandIns::new(&scripts);
         let slurm = slurm(Site { limit: Duration::from_secs(2), ..stand_ins.site() });
         assert!(slurm.job(job(4242), Ask::NOTHING_MORE).unwrap().is_some(), "{version}");
-        for deed in
-            [slurm.cancel(&run("130")), slurm.requeue(&run("130")), slurm.signal(&run("130"), "USR1")]
+        for deed in [slurm.cancel(&run("130")), slurm.requeue(&run("130")), slurm.signal(&run("130"), "USR1")]
         {
             let silence = deed.unwrap_err();
             assert_eq!(silence.outcome(), Outcome::Failed, "{version}: {silence}");
             let words = silence.to_string();
-            assert!(words.contains(": not run: which Slurm this is could not be told: scontrol: "), "{words}");
+            assert!(
+                words.contains(": not run: which Slurm this is could not be told: scontrol: "),
+                "{words}"
+            );
         }
         assert!(!stand_ins.folder.path().join("scancel.args").exists(), "{version}");
         assert_eq!(stand_ins.args("scontrol"), ["--version"], "asked once, and nothing else");

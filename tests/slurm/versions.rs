@@ -49,8 +49,7 @@ fn a_task_that_has_its_arrays_id_is_told_from_the_others() {
 fn a_task_is_found_among_hundreds_of_its_array() {
     // 140 tasks that Slurm remembers are more than a MiB.
     let recorded = format!("{}/fixtures/slurm/26.05.5/show-job-json.array.out", env!("CARGO_MANIFEST_DIR"));
-    let mut answer: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(recorded).unwrap()).unwrap();
+    let mut answer: serde_json::Value = serde_json::from_str(&fs::read_to_string(recorded).unwrap()).unwrap();
     let task = answer["jobs"][0].clone();
     let tasks = (1000..1300).map(|id| {
         let mut task = task.clone();
