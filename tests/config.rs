@@ -191,6 +191,31 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
 }
 
 #[test]
+fn every_key_is_either_shown_or_told_to_have_no_effect() {
+    let text = fixture("every-key.yaml");
+    let config = parse(&text, "c.yaml").expect("every key");
+    let keys = |text: &str| {
+        let root: serde_yaml::Value = serde_yaml::from_str(text).unwrap();
+        let mut keys: Vec<String> = Vec::new();
+        for (section, value) in root.as_mapping().unwrap() {
+            let section = section.as_str().unwrap();
+            match value.as_mapping() {
+                Some(table) => keys.extend(table.keys().map(|k| format!("{section}.{}", k.as_str().unwrap()))),
+                None => keys.push(section.to_owned()),
+            }
+        }
+        keys
+    };
+    let shown = keys(&show(&config));
+    let told = |of: &str| config.notes.iter().any(|note| note.starts_with(&format!("`{of}")));
+    for key in keys(&text).iter().filter(|key| !shown.contains(key)) {
+        let section = key.split_once('.').map_or("", |(section, _)| section).to_owned() + ".";
+        let none_of_it = !shown.iter().any(|shown| shown.starts_with(&section));
+        assert!(told(key) || (none_of_it && told(&section)), "`{key}` is neither shown nor told of");
+    }
+}
+
+#[test]
 fn a_key_without_an_effect_is_told_where_it_is_set_and_nowhere_else() {
     let notes = |text: &str| parse(text, "c.yaml").expect(text).notes;
     let tells = "`act.notify_job` is not in this version: it tells no job";
