@@ -200,7 +200,9 @@ fn every_key_is_either_shown_or_told_to_have_no_effect() {
         for (section, value) in root.as_mapping().unwrap() {
             let section = section.as_str().unwrap();
             match value.as_mapping() {
-                Some(table) => keys.extend(table.keys().map(|k| format!("{section}.{}", k.as_str().unwrap()))),
+                Some(table) => {
+                    keys.extend(table.keys().map(|k| format!("{section}.{}", k.as_str().unwrap())))
+                }
                 None => keys.push(section.to_owned()),
             }
         }

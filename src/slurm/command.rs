@@ -2,8 +2,10 @@
 //! deadline that holds whatever the command or its children do. Never a shell, never a reader thread.
 
 use super::{Answer, NoAnswer};
+use crate::units::rights::writable_by_others;
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -184,18 +186,41 @@ fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// What root runs, nobody else may be able to change.
-fn trusted(path: PathBuf, meta: &std::fs::Metadata) -> Result<PathBuf, String> {
+/// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
+/// way to it, by the name that it was found under and by its own.
+fn trusted(path: PathBuf, meta: &Metadata) -> Result<PathBuf, String> {
     // SAFETY: geteuid takes nothing and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
-    let problem = match (meta.uid(), meta.mode() & 0o022) {
-        _ if !path.is_absolute() => "is not an absolute path".to_owned(),
-        _ if !root => return Ok(path),
-        (0, 0) => return Ok(path),
-        (0, _) => format!("can be written by others (mode {:04o})", meta.mode() & 0o7777),
-        (uid, _) => format!("is owned by uid {uid}, not by root"),
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("`{shown}` is not an absolute path"));
+    }
+    if !root {
+        return Ok(path);
+    }
+    if let Some(why) = changeable(meta) {
+        return Err(format!("`{shown}` {why}"));
+    }
+    let checked = || -> std::io::Result<Option<String>> {
+        let (named, own) = (path.parent().unwrap_or(&path).canonicalize()?, path.canonicalize()?);
+        let elsewhere = own.ancestors().skip(1).filter(|folder| !named.starts_with(folder));
+        for folder in named.ancestors().chain(elsewhere) {
+            if let Some(why) = changeable(&folder.metadata()?) {
+                return Ok(Some(format!("its folder `{}` {why}", folder.display())));
+            }
+        }
+        Ok(None)
     };
-    Err(format!("`{}` {problem}", path.display()))
+    match checked() {
+        Ok(None) => Ok(path),
+        Ok(Some(why)) => Err(format!("`{shown}`: {why}")),
+        Err(error) => Err(format!("`{shown}`: its rights cannot be read: {error}")),
+    }
+}
+
+/// For root alone.
+fn changeable(meta: &Metadata) -> Option<String> {
+    writable_by_others(meta.uid(), meta.gid(), meta.mode(), 0)
 }
 
 struct Ended {
