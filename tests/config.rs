@@ -133,6 +133,14 @@ fn slurmrestd_needs_an_address_and_what_it_would_not_use_is_told() {
             "source: rest, token_file: /a/b, rest_url: \"http://h:6820\"",
             "`slurm.rest_url`: the token crosses the network as plain text",
         ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://127.evil.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://localhost.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
     ];
     for (text, note) in notes {
         let told = read(text).notes;
