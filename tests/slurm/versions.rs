@@ -187,6 +187,7 @@ fn a_survey_that_failed_is_no_survey_and_a_large_one_is_whole() {
     let survey = |body: &str| StandIns::new(&[("sinfo", body)]).slurm().survey();
     for silent in [
         "exit 1",
+        "true",
         "echo nonsense",
         "printf 'n1|idle|gpu:1|Unknown|none\\036\\n'; exit 1",
         "printf 'n1|idle|gpu:1|Unknown|none\\036\\nn2|idle'",
@@ -197,6 +198,8 @@ fn a_survey_that_failed_is_no_survey_and_a_large_one_is_whole() {
     }
     let body = "i=10000; while [ $i -lt 20000 ]; do i=$((i + 1)); for p in 1 2 3 4 5; do
          printf 'a-rather-long-name-of-a-node-%s|mixed+drain+planned|gpu:h100:4(S:0-1)|1795985775|%0199d\\036\\n' $i 7
-         done; done";
-    assert_eq!(survey(body).map(|rows| rows.len()), Ok(10_000));
+         done; done; printf 'node1|idle|gpu:h100:4|Unknown|none\\036\\n'";
+    assert_eq!(survey(body).map(|rows| rows.len()), Ok(10_001));
+    let elsewhere = survey("printf 'n1|idle|gpu:1|Unknown|none\\036\\n'");
+    assert!(matches!(elsewhere, Err(NoAnswer::UnknownNode(_))), "{elsewhere:?}");
 }
