@@ -35,7 +35,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Print JSON instead of text
+    /// Print JSON instead of text; keep and release refuse it
     #[arg(long, global = true)]
     pub json: bool,
 }

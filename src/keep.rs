@@ -57,8 +57,8 @@ pub fn keep(order: &Order, desk: &Desk) -> Result<String, String> {
         Wish::End if in_force => order.keep(order.now),
         Wish::End => return Err(nothing("no keep of it is in force".to_owned())),
     };
-    let text = keep.beside(there).map_err(nothing)?;
     let shown = &details.display_id;
+    let text = keep.beside(there).map_err(|why| in_its_place(&nothing(why), shown, &keep))?;
     if let Err(silence) = desk.slurm.set_admin_comment(shown, &text) {
         return Err(match silence.outcome() {
             Outcome::Failed => nothing(silence.to_string()),
@@ -90,6 +90,11 @@ fn see(shown: &str) -> String {
     format!("scontrol show job {shown} (AdminComment)")
 }
 
+/// What only a person may decide: our line instead of what stands there. It holds no quote.
+fn in_its_place(refused: &str, shown: &str, keep: &Keep) -> String {
+    format!("{refused}; to replace it: scontrol update JobId={shown} AdminComment='{}'", keep.line())
+}
+
 fn unsure(shown: &str, why: &str) -> String {
     format!("job {shown}: written, and not seen to be there: {why}; look: {}", see(shown))
 }
@@ -112,8 +117,8 @@ fn find(order: &Order, desk: &Desk) -> Result<(JobId, JobDetails), String> {
     let unknown = "Slurm knows no such job, or no longer; of an array name one task, as 123_4";
     let job = (desk.find)(order.id).map_err(|silence| silence.to_string())?.ok_or(unknown)?;
     let (state, details) = found(job, desk)?;
-    let typed = JobId::parse(order.id).map(|_| order.id);
-    let array = details.display_id.split_once('_').map(|(array, _)| array);
+    let typed = JobId::parse(order.id);
+    let array = details.display_id.split_once('_').and_then(|(array, _)| JobId::parse(array));
     match state {
         // The text would go to every task, over what stands at each.
         _ if array.is_some() && array == typed => Err(format!(
@@ -292,10 +297,17 @@ mod tests {
             ctld.order("130", HOURS).unwrap();
             assert_eq!(ctld.last().map(|written| written.1), Some(want));
         }
-        let long = "x".repeat(150);
+        let ctld = Ctld::with("130", JobState::Running, Reading::Measured("two\nlines"));
+        let why = ctld.order("130", HOURS).unwrap_err();
+        let by_hand = format!("scontrol update JobId=130 AdminComment='{LINE}'");
+        let want = format!(
+            "`two\\nlines` cannot be written back as it is; nothing was written; to replace it: {by_hand}"
+        );
+        assert!(why.ends_with(&want) && ctld.last().is_none(), "{why}");
+        let long = "x".repeat(1000);
         let ctld = Ctld::with("130", JobState::Running, Reading::Measured(&long));
         let why = ctld.order("130", HOURS).unwrap_err();
-        assert!(why.contains("of 200 in all; nothing was written") && ctld.last().is_none(), "{why}");
+        assert!(why.contains("of 1024 in all; nothing was written; to replace it: "), "{why}");
     }
 
     #[test]
@@ -320,6 +332,7 @@ mod tests {
             ("130", "130", JobState::Completing, NONE, "it is completing"),
             ("131", "130", JobState::Running, NONE, "knows no such job"),
             ("130", "130_4", JobState::Running, NONE, "it is an array"),
+            ("0130", "130_4", JobState::Running, NONE, "it is an array"),
             ("130", "129+1", JobState::Running, NONE, "heterogeneous job is never cancelled"),
             ("129+1", "129+1", JobState::Running, NONE, "heterogeneous job is never cancelled"),
             ("x\u{1b}", "130", JobState::Running, NONE, "job x\\u{1b}: Slurm knows no such job"),

@@ -62,6 +62,10 @@ fn hold_standard_descriptors() -> bool {
 fn answer() -> u8 {
     let cli = Cli::parse();
     let started = Instant::now();
+    if cli.common.json && matches!(cli.command, Some(Command::Keep { .. } | Command::Release)) {
+        complain("`--json`: keep and release print no JSON, their exit status says it; nothing was done");
+        return 2;
+    }
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
         (Some(Command::Keep { job, length, reason, .. }), _) => {
@@ -125,7 +129,11 @@ fn place(common: &Common, config: &Config) -> Result<Place, String> {
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
-    let site = site(config);
+    slurm_at(site(config), config, place)
+}
+
+/// Slurm as the configuration says that it is asked.
+fn slurm_at(site: Site, config: &Config, place: &Place) -> Slurm {
     let (limit, slurm) = (site.limit, Slurm::new(place.node.clone(), site));
     let said = &config.slurm;
     match &said.rest_url {
@@ -289,9 +297,8 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
-        let mut site = site(&config);
-        site.limit = explain::written::PATIENCE;
-        explain::written::add(&mut answer, &asked, &Slurm::new(place.node.clone(), site));
+        let patient = Site { limit: explain::written::PATIENCE, ..site(&config) };
+        explain::written::add(&mut answer, &asked, &slurm_at(patient, &config, &place));
         Ok(answer)
     });
     match told {

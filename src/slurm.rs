@@ -150,7 +150,7 @@ pub struct Gres {
 pub struct Slurm {
     node: NodeName,
     commands: Commands,
-    version: OnceCell<Version>,
+    version: OnceCell<Answer<Version>>,
     rest: Option<Rest>,
 }
 

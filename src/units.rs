@@ -2,6 +2,7 @@
 //! crosses a floor. Nothing here knows where a value came from or what it is for.
 
 pub mod quantity;
+pub mod rights;
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -133,6 +133,14 @@ fn slurmrestd_needs_an_address_and_what_it_would_not_use_is_told() {
             "source: rest, token_file: /a/b, rest_url: \"http://h:6820\"",
             "`slurm.rest_url`: the token crosses the network as plain text",
         ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://127.evil.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://localhost.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
     ];
     for (text, note) in notes {
         let told = read(text).notes;
@@ -188,6 +196,33 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
         "metrics.textfile",
     ];
     assert_eq!(later, want.into_iter().chain(NOT_YET.map(|(key, _)| key)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_key_is_either_shown_or_told_to_have_no_effect() {
+    let text = fixture("every-key.yaml");
+    let config = parse(&text, "c.yaml").expect("every key");
+    let keys = |text: &str| {
+        let root: serde_yaml::Value = serde_yaml::from_str(text).unwrap();
+        let mut keys: Vec<String> = Vec::new();
+        for (section, value) in root.as_mapping().unwrap() {
+            let section = section.as_str().unwrap();
+            match value.as_mapping() {
+                Some(table) => {
+                    keys.extend(table.keys().map(|k| format!("{section}.{}", k.as_str().unwrap())))
+                }
+                None => keys.push(section.to_owned()),
+            }
+        }
+        keys
+    };
+    let shown = keys(&show(&config));
+    let told = |of: &str| config.notes.iter().any(|note| note.starts_with(&format!("`{of}")));
+    for key in keys(&text).iter().filter(|key| !shown.contains(key)) {
+        let section = key.split_once('.').map_or("", |(section, _)| section).to_owned() + ".";
+        let none_of_it = !shown.iter().any(|shown| shown.starts_with(&section));
+        assert!(told(key) || (none_of_it && told(&section)), "`{key}` is neither shown nor told of");
+    }
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn thresholds(config: &Config) -> Vec<Row> {
         ("thresholds.min_samples", auto(&t.min_samples, u32::to_string)),
         ("thresholds.max_sample_gap", auto(&t.max_sample_gap, millis)),
         ("stages", format!("[{}]", stages.join(", "))),
+        ("signatures.spinning", config.rules.spinning.to_string()),
     ]
 }
 
@@ -115,6 +116,7 @@ fn acting(config: &Config) -> Vec<Row> {
     vec![
         ("act.drain_shared", config.rules.drain_shared.to_string()),
         ("act.release", release.to_owned()),
+        ("act.release_orphans", act.release_orphans.to_string()),
         ("act.terminate", if act.requeue { "requeue" } else { "cancel" }.to_owned()),
         ("act.admin_comment", act.admin_comment.to_string()),
         ("act.warn", maybe(&config.rules.warn, |w| format!("{}@{}", w.signal, millis(&w.ahead_ms)))),

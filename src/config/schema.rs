@@ -9,6 +9,7 @@ use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
 use crate::policy::{Exemptions, Rules, Stage, Thresholds, Warn};
 use crate::units::quantity::LONGEST;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -132,11 +133,17 @@ fn rest_notes(t: &mut Table<'_, '_>, slurm: &Slurm) {
         }
         return;
     }
-    let here = |url: &String| ["//127.", "//localhost:", "//[::1]:"].iter().any(|host| url.contains(host));
-    let open = |url: &String| url.starts_with("http:") && !here(url);
+    let open = |url: &String| url.strip_prefix("http://").is_some_and(|rest| !is_this_host(rest));
     if slurm.token_file.is_some() && slurm.rest_url.as_ref().is_some_and(open) {
         t.note("rest_url", "the token crosses the network as plain text; `https://` would hide it");
     }
+}
+
+/// Whether `host:port` stays on this host. A name that only begins like such an address is anybody's.
+fn is_this_host(host_and_port: &str) -> bool {
+    let host = host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host);
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {

@@ -7,7 +7,7 @@ use crate::policy::guard::{Guard, GuardReport, written};
 use crate::slurm::{Ask, Controller, Listed};
 use std::time::Duration;
 
-/// So long somebody who asks by hand waits for a command of Slurm's.
+/// So long somebody who asks by hand waits for a word of Slurm's.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Adds what each says, as guards of the page.

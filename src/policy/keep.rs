@@ -9,8 +9,8 @@ use crate::units::WallMs;
 use crate::units::quantity::{duration, duration_text};
 use std::time::Duration;
 
-/// What Slurm takes as one text of ours; slurmdbd and other readers keep little more.
-pub const MOST_BYTES: usize = 200;
+/// So much of an AdminComment. No limit of its own is documented for it; this is what slurmctld takes of a Comment.
+pub const MOST_BYTES: usize = 1024;
 /// So much of a reason; it leaves room for what stands there already.
 pub const MOST_REASON: usize = 80;
 /// So much of a name; Linux allows 32.
@@ -40,6 +40,15 @@ pub struct Said {
     pub keep: Option<Keep>,
     /// What begins as a keep and is none, as it stands there.
     pub doubt: Option<String>,
+}
+
+/// Whether Slurm gives a text back as it was written, in whatever language: nothing that ends a line or that a terminal
+/// obeys, nothing that stands for bytes that are no text (U+FFFD), and at its ends no blank and no quote: scontrol takes
+/// one off.
+pub fn comes_back(text: &str) -> bool {
+    const QUOTES: [char; 2] = ['"', '\''];
+    let shown = |c: char| !c.is_control() && !['\u{2028}', '\u{2029}', '\u{fffd}'].contains(&c);
+    text.chars().all(shown) && text.trim() == text && !text.starts_with(QUOTES) && !text.ends_with(QUOTES)
 }
 
 /// A reason as it may stand in a keep: one line of printable ASCII without the two things that could end it.
@@ -92,7 +101,7 @@ impl Keep {
             theirs => format!("{theirs} {BETWEEN} {}", self.line()),
         };
         let shown = theirs.escape_debug();
-        if !theirs.bytes().all(|b| (b' '..=b'~').contains(&b)) || theirs.starts_with(['"', '\'']) {
+        if !comes_back(&text) {
             return Err(format!("its AdminComment `{shown}` cannot be written back as it is"));
         }
         if text.len() > MOST_BYTES {
@@ -260,6 +269,10 @@ mod tests {
             (Some(earlier.clone()), line.clone()),
             (Some("ticket 42".into()), format!("ticket 42 | {line}")),
             (Some("a||b|".into()), format!("a||b| | {line}")),
+            (
+                Some("f\u{fc}r Ada's \u{8ad6}\u{6587}".into()),
+                format!("f\u{fc}r Ada's \u{8ad6}\u{6587} | {line}"),
+            ),
             (Some(format!("a||b | {earlier} | c|| | {earlier}")), format!("a||b | c|| | {line}")),
             (Some(format!("ticket 42 | {earlier}")), format!("ticket 42 | {line}")),
             (Some(format!("{earlier} | ticket 42")), format!("ticket 42 | {line}")),
@@ -270,8 +283,11 @@ mod tests {
         }
         let ours = "gpu-reaper: cancelling by policy";
         assert_eq!(kept("now").beside(Some(ours)), Ok(format!("{ours} | {line}")));
-        for cannot in ["x".repeat(150), "caf\u{e9}".into(), "two\nlines".into(), "\"quoted".into()] {
-            assert!(kept("now").beside(Some(&cannot)).is_err(), "{cannot:?}");
+        let long = "x".repeat(MOST_BYTES - line.len() - 3);
+        assert_eq!(kept("now").beside(Some(&long)).map(|text| text.len()), Ok(MOST_BYTES));
+        let longer = format!("{long}x");
+        for cannot in [&longer, "bytes \u{fffd}", "two\nlines", "two\u{2028}lines", "\u{1b}[2J", "\"quoted"] {
+            assert!(kept("now").beside(Some(cannot)).is_err(), "{cannot:?}");
         }
     }
 

@@ -61,7 +61,7 @@ pub fn waste(key: RunKey, signature: Signature, stand: Stand, since: WallMs) -> 
 /// Reads a reason; `None` for anything that [`waste`] could not have written.
 pub fn read(reason: &str) -> Option<Ours> {
     let words: Vec<&str> = reason.strip_prefix(PREFIX)?.split(' ').collect();
-    let [job, run, _, stand, _, ref refreshed @ ..] = words[..] else { return None };
+    let [job, run, signature, stand, since, ref refreshed @ ..] = words[..] else { return None };
     let (start, restart) = run.strip_prefix("run=")?.split_once('.')?;
     let key = RunKey {
         job: JobId::parse(job.strip_prefix("job=")?)?,
@@ -75,9 +75,10 @@ pub fn read(reason: &str) -> Option<Ours> {
         }
         _ => return None,
     };
-    // Written again it must be the same text: `job=007` or a second blank are not ours.
-    let same = reason.starts_with(&format!("{PREFIX}{} sig=", key.words()));
-    same.then_some(Ours { key, stand })
+    let signature = signature.strip_prefix("sig=").and_then(Signature::from_word)?;
+    let since = WallMs::parse(since.strip_prefix("since=")?)?;
+    // Written again it must be the same text: what somebody changed, added or left out makes it theirs.
+    (waste(key, signature, stand, since) == reason).then_some(Ours { key, stand })
 }
 
 /// What a cancelled or requeued job's owner reads in AdminComment. It is written before, since a job that is over may
@@ -123,20 +124,33 @@ mod tests {
 
     #[test]
     fn nothing_that_somebody_else_wrote_is_read_as_ours() {
+        const KEPT: &str = "gpu-reaper: job=1 run=5.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+        assert!(read(KEPT).is_some());
+        let changed = |was: &str, is: &str| KEPT.replace(was, is);
         for text in [
-            "",
-            "DIMM replaced tomorrow",
-            "gpu-reaper: job=1",
-            "gpu-reaper: job=1 run=5.0 sig=hung st=resume since=x",
-            "gpu-reaper: job=01 run=5.0 sig=hung st=drain since=x",
-            "gpu-reaper: job=1 run=5 sig=hung st=drain since=x",
-            "gpu-reaper: job=1 run=5.0 sig=hung st=cancel since=x",
-            "gpu-reaper: job=1 run=5.0 sig=hung st=cancel since=x n=9",
-            "gpu-reaper: job=1 run=5.0 sig=hung st=drain since=x by ada",
-            " gpu-reaper: job=1 run=5.0 sig=hung st=drain since=x",
-            "gpu-reaper-hc: job=1 run=5.0 sig=hung st=drain since=x",
+            String::new(),
+            "DIMM replaced tomorrow".into(),
+            "gpu-reaper: job=1".into(),
+            changed("st=drain", "st=resume"),
+            changed("job=1", "job=01"),
+            changed("run=5.0", "run=5"),
+            changed("run=5.0", "run=+5.0"),
+            changed("st=drain", "st=cancel"),
+            changed("st=drain", "st=cancel") + " n=9",
+            changed("st=drain", "st=cancel") + " n=+1",
+            changed("hung", "nonsense"),
+            changed("sig=hung", "hung"),
+            changed("2026-11-29T13:25:38Z", "fan3-dead,ticket-4711,ada"),
+            changed("38Z", "38+00:00"),
+            changed("38Z", "38.5Z"),
+            changed("since=", "since: "),
+            changed(" st", "  st"),
+            format!("{KEPT} by ada"),
+            format!("{KEPT} "),
+            format!(" {KEPT}"),
+            changed("gpu-reaper:", "gpu-reaper-hc:"),
         ] {
-            assert_eq!(read(text), None, "{text:?}");
+            assert_eq!(read(&text), None, "{text:?}");
         }
     }
 }

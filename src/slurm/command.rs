@@ -2,8 +2,10 @@
 //! deadline that holds whatever the command or its children do. Never a shell, never a reader thread.
 
 use super::{Answer, NoAnswer};
+use crate::units::rights::writable_by_others;
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,8 +16,9 @@ use std::time::{Duration, Instant};
 
 /// What is kept of each of the two outputs; a longer one is read on, dropped, and not understood.
 const KEPT_BYTES: usize = 1 << 20;
-/// The same for a list of the cluster's nodes: 10,000 of them, none like another, in five partitions.
-const KEPT_BYTES_OF_ALL_NODES: usize = 16 << 20;
+/// The same for a long list: 10,000 nodes, none like another, in five partitions; or 2,000 tasks of one array in JSON,
+/// of which each takes 7.5 kB (26.05).
+const KEPT_BYTES_OF_A_LONG_LIST: usize = 16 << 20;
 /// Where Slurm is installed when nobody says where.
 const USUAL_PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin"];
 
@@ -92,9 +95,13 @@ impl Commands {
         self.run_keeping(KEPT_BYTES, program, args)
     }
 
-    /// The same where the whole cluster may be listed.
-    pub(super) fn run_for_all_nodes<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
-        self.run_keeping(KEPT_BYTES_OF_ALL_NODES, program, args)
+    /// The same where all nodes of a cluster or all tasks of an array may be listed.
+    pub(super) fn run_for_a_long_list<A: AsRef<OsStr>>(
+        &self,
+        program: Program,
+        args: &[A],
+    ) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES_OF_A_LONG_LIST, program, args)
     }
 
     fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
@@ -179,18 +186,41 @@ fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// What root runs, nobody else may be able to change.
-fn trusted(path: PathBuf, meta: &std::fs::Metadata) -> Result<PathBuf, String> {
+/// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
+/// way to it, by the name that it was found under and by its own.
+fn trusted(path: PathBuf, meta: &Metadata) -> Result<PathBuf, String> {
     // SAFETY: geteuid takes nothing and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
-    let problem = match (meta.uid(), meta.mode() & 0o022) {
-        _ if !path.is_absolute() => "is not an absolute path".to_owned(),
-        _ if !root => return Ok(path),
-        (0, 0) => return Ok(path),
-        (0, _) => format!("can be written by others (mode {:04o})", meta.mode() & 0o7777),
-        (uid, _) => format!("is owned by uid {uid}, not by root"),
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("`{shown}` is not an absolute path"));
+    }
+    if !root {
+        return Ok(path);
+    }
+    if let Some(why) = changeable(meta) {
+        return Err(format!("`{shown}` {why}"));
+    }
+    let checked = || -> std::io::Result<Option<String>> {
+        let (named, own) = (path.parent().unwrap_or(&path).canonicalize()?, path.canonicalize()?);
+        let elsewhere = own.ancestors().skip(1).filter(|folder| !named.starts_with(folder));
+        for folder in named.ancestors().chain(elsewhere) {
+            if let Some(why) = changeable(&folder.metadata()?) {
+                return Ok(Some(format!("its folder `{}` {why}", folder.display())));
+            }
+        }
+        Ok(None)
     };
-    Err(format!("`{}` {problem}", path.display()))
+    match checked() {
+        Ok(None) => Ok(path),
+        Ok(Some(why)) => Err(format!("`{shown}`: {why}")),
+        Err(error) => Err(format!("`{shown}`: its rights cannot be read: {error}")),
+    }
+}
+
+/// For root alone.
+fn changeable(meta: &Metadata) -> Option<String> {
+    writable_by_others(meta.uid(), meta.gid(), meta.mode(), 0)
 }
 
 struct Ended {
@@ -203,6 +233,7 @@ struct Ended {
 /// the pipe, or when the command hangs in the kernel and cannot die.
 fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Result<Option<Ended>> {
     let deadline = Instant::now() + limit;
+    die_with_us(&mut command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -230,6 +261,22 @@ fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Re
             return Ok(None);
         }
         wait_for_news(&out, &err, left);
+    }
+}
+
+/// A run that is given up at its deadline, or killed, waits for nobody: its command, perhaps a deed that nothing would
+/// look after, goes with it. The kernel means the thread that started the command; that is the one that waits here.
+fn die_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: two system calls between fork and exec. One whose parent has gone before the first was never told.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match libc::getppid() as u32 == us {
+                true => Ok(()),
+                false => Err(ErrorKind::NotConnected.into()),
+            }
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! Jobs and nodes as Slurm writes them in JSON: `scontrol --json` (23.02 on) and slurmrestd, in the shapes of
 //! v0.0.38 (22.05) to v0.0.45 (26.05). Only the fields that are used must be there and be understood; one that is
-//! not spoils the whole answer, and nothing is taken for its absence.
+//! not spoils the whole answer, and nothing is taken for its absence. Only a SLUID may be missing.
 
 use super::cgroup::is_sluid;
 use super::node::status_of_words;
@@ -86,15 +86,9 @@ struct Job {
     comment: Option<String>,
     batch_flag: Option<Flag>,
     requeue: Option<Flag>,
+    /// v0.0.44 on, with `sluid` in it.
     #[serde(default)]
-    step_id: Option<StepId>,
-}
-
-/// v0.0.44 on.
-#[derive(Deserialize)]
-struct StepId {
-    #[serde(default)]
-    sluid: String,
+    step_id: serde_json::Value,
 }
 
 #[derive(Deserialize)]
@@ -190,13 +184,13 @@ fn listed(job: Job) -> Result<Listed, String> {
         start_unix_s,
         restart: Reading::Measured(small(job.restart_cnt, "restart_cnt")?),
         display_id: display_id(&job, id).ok_or_else(|| bad("array_task_id"))?,
-        name: Reading::Measured(job.name.clone().ok_or_else(|| bad("name"))?),
-        user: user(said(&job.user_name), uid),
-        account: word(said(&job.account)),
-        partition: word(said(&job.partition)),
-        qos: word(said(&job.qos)),
+        name: Reading::Measured(there(&job.name, "name").map_err(bad)?.to_owned()),
+        user: user(job.user_name.as_deref().unwrap_or(""), uid),
+        account: word(there(&job.account, "account").map_err(bad)?),
+        partition: word(there(&job.partition, "partition").map_err(bad)?),
+        qos: word(there(&job.qos, "qos").map_err(bad)?),
         nodes: Reading::Measured(small(job.node_count, "node_count")?),
-        node_list: word(said(&job.nodes)),
+        node_list: word(there(&job.nodes, "nodes").map_err(bad)?),
         shares: Reading::Absent(Absence::NotAsked),
         near: near(&job).map_err(bad)?,
     };
@@ -204,23 +198,24 @@ fn listed(job: Job) -> Result<Listed, String> {
 }
 
 fn near(job: &Job) -> Result<NearDeed, &'static str> {
-    let sluid = match &job.step_id {
-        Some(step) if is_sluid(&step.sluid) => Reading::Measured(step.sluid.clone()),
-        Some(step) if !step.sluid.is_empty() => return Err("sluid"),
-        _ => Reading::Absent(Absence::NoData),
+    // The one field that may be anything: v0.0.44 (25.11) is not measured, and a run without it is named by its id.
+    let sluid = match &job.step_id["sluid"] {
+        serde_json::Value::String(text) if is_sluid(text) => Reading::Measured(text.clone()),
+        serde_json::Value::String(text) if !text.is_empty() => Reading::Absent(Absence::NotUnderstood),
+        serde_json::Value::String(_) | serde_json::Value::Null => Reading::Absent(Absence::NoData),
+        _ => Reading::Absent(Absence::NotUnderstood),
     };
     let suspended = job.suspend_time.and_then(Number::get).filter(|s| *s >= 0).ok_or("suspend_time")?;
     // Free text: `N/A` is a comment that somebody wrote, only the empty one is none.
-    let comment = |text: &Option<String>| match text.as_deref() {
-        Some("") => Some(Reading::Absent(Absence::NoData)),
-        Some(text) => Some(Reading::Measured(text.to_owned())),
-        None => None,
+    let comment = |text: &str| match text {
+        "" => Reading::Absent(Absence::NoData),
+        text => Reading::Measured(text.to_owned()),
     };
     Ok(NearDeed {
         sluid,
         suspended_unix_s: Reading::Measured(suspended),
-        admin_comment: comment(&job.admin_comment).ok_or("admin_comment")?,
-        comment: comment(&job.comment).ok_or("comment")?,
+        admin_comment: comment(there(&job.admin_comment, "admin_comment")?),
+        comment: comment(there(&job.comment, "comment")?),
         batch: Reading::Measured(job.batch_flag.and_then(Flag::get).ok_or("batch_flag")?),
         requeue: Reading::Measured(job.requeue.and_then(Flag::get).ok_or("requeue")?),
     })
@@ -256,8 +251,10 @@ fn number(field: Option<Number>) -> Option<i64> {
     field.and_then(Number::get)
 }
 
-fn said(field: &Option<String>) -> &str {
-    field.as_deref().unwrap_or("")
+/// Only the empty text means that there is none (recorded of every version from v0.0.38 to v0.0.45): a key that is not
+/// there, or says null, would void the exemption that asks for it.
+fn there<'a>(field: &'a Option<String>, name: &'static str) -> Result<&'a str, &'static str> {
+    field.as_deref().ok_or(name)
 }
 
 #[cfg(test)]
@@ -400,10 +397,42 @@ mod tests {
             ("comment", serde_json::json!({"user": "x"})),
             ("batch_flag", serde_json::json!("1")),
             ("batch_flag", serde_json::json!(7)),
-            ("step_id", serde_json::json!({"sluid": "7"})),
-            ("step_id", serde_json::json!(7)),
         ] {
             assert!(with(field, is.clone()).is_err(), "{field} {is}");
+        }
+    }
+
+    #[test]
+    fn a_sluid_of_another_form_is_none_and_spoils_nothing() {
+        let text = recorded("26.05.5/show-job-json.out");
+        let with = |is: serde_json::Value| {
+            let mut answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+            answer["jobs"][0]["step_id"] = is;
+            one(&answer.to_string()).map(|listed| listed.details.unwrap().near.sluid)
+        };
+        let odd = serde_json::json!([{"sluid": "7"}, {"sluid": 7}, {"sluid": {"number": 7}}]);
+        for is in odd.as_array().unwrap() {
+            assert_eq!(with(is.clone()), Ok(Reading::Absent(Absence::NotUnderstood)), "{is}");
+        }
+        for is in [serde_json::json!({}), serde_json::json!(7), serde_json::json!({"sluid": ""})] {
+            assert_eq!(with(is.clone()), Ok(Reading::Absent(Absence::NoData)), "{is}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_is_no_word_that_there_is_none() {
+        // An exemption by QOS or account would be void: "none" is a word that is believed.
+        let text = recorded("26.05.5/show-job-json.odd-suspended.out");
+        let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for field in ["account", "partition", "qos", "nodes", "name", "admin_comment", "comment"] {
+            let with = |change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
+                let mut answer = whole.clone();
+                change(answer["jobs"][0].as_object_mut().unwrap());
+                one(&answer.to_string())
+            };
+            assert!(with(&|job| drop(job.remove(field))).is_err_and(|why| why.contains(field)), "{field}");
+            assert!(with(&|job| job[field] = serde_json::Value::Null).is_err(), "{field}");
+            assert!(with(&|job| job[field] = "".into()).is_ok(), "{field}");
         }
     }
 

@@ -37,18 +37,31 @@ const END_OF_ROW: &str = "\u{1e}\n";
 const MOST_NODES: usize = 64 << 10;
 
 impl Slurm {
-    /// Every node of the cluster.
+    /// Every node of the cluster, this one among them: a list that lacks it is another cluster's, or none.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
+        let nodes = self.all_nodes()?;
+        match nodes.iter().any(|row| row.name == self.node) {
+            true => Ok(nodes),
+            false => Err(NoAnswer::UnknownNode(self.node.clone())),
+        }
+    }
+
+    fn all_nodes(&self) -> Answer<Vec<NodeRow>> {
         if let Some(rest) = &self.rest {
             return rest.survey();
         }
-        let text = self.commands.run_for_all_nodes(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
+        let text =
+            self.commands.run_for_a_long_list(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
         parse_groups(&text).map_err(|why| misread(Program::Sinfo, why))
     }
 }
 
 /// Sorted by name. A node in three partitions may be there three times, with the same said of it.
 fn parse_groups(text: &str) -> Result<Vec<NodeRow>, String> {
+    // Silence with exit status 0: an empty cluster would have room for every drain.
+    if text.is_empty() {
+        return Err("no node at all".to_owned());
+    }
     let mut nodes: BTreeMap<NodeName, NodeRow> = BTreeMap::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -250,7 +263,7 @@ mod tests {
         assert_eq!(rows.iter().filter(|row| row.gpus).count(), 151);
         assert!(!rows[0].gpus && !rows[0].status.plain() && rows[0].name.as_str() == "c1");
         assert_eq!(parse_groups(&text.repeat(3)), Ok(rows));
-        assert_eq!(parse_groups(""), Ok(vec![]));
+        assert!(parse_groups("").is_err(), "no cluster has no node");
     }
 
     #[test]

@@ -86,7 +86,10 @@ impl Rest {
 
     /// Every node of the cluster.
     pub fn survey(&self) -> Answer<Vec<NodeRow>> {
-        json::nodes(&self.ask("nodes/")?.answer()?).map_err(misread)
+        match json::nodes(&self.ask("nodes/")?.answer()?).map_err(misread)? {
+            none if none.is_empty() => Err(misread("no node at all".to_owned())),
+            nodes => Ok(nodes),
+        }
     }
 
     /// Asks the newest version first and goes down from there: an address that is not served costs slurmctld nothing

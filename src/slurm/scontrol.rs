@@ -4,7 +4,9 @@
 
 use super::cgroup::is_sluid;
 use super::command::Program;
+use super::version::Version;
 use super::{Answer, NoAnswer, Slurm, Target, misread};
+use crate::policy::keep;
 use std::ffi::OsStr;
 
 /// The cluster-wide brake: a reservation of this name stops every node's actions.
@@ -16,7 +18,7 @@ impl Slurm {
     /// Takes this node out of service for new jobs. A Reason that is there already is replaced by slurmctld
     /// without a word: look first. The text arrives byte for byte (no quotes, no shell).
     pub fn drain(&self, reason: &str) -> Answer<()> {
-        let reason = plain_text(Program::Scontrol, reason)?;
+        let reason = reason_text(reason)?;
         let (node, reason) = (format!("NodeName={}", self.node), format!("Reason={reason}"));
         self.change(Program::Scontrol, &["update", &node, "State=DRAIN", &reason])
     }
@@ -46,7 +48,7 @@ impl Slurm {
     /// Puts a batch job back into the queue. Until 26.05, which takes the run's SLUID, a run that began since the
     /// last look is not told from this one.
     pub fn requeue(&self, target: &Target) -> Answer<()> {
-        let id = self.id_of_run(Program::Scontrol, target)?;
+        let (id, _) = self.bound(Program::Scontrol, target)?;
         self.change(Program::Scontrol, &["requeue", id])
     }
 
@@ -64,10 +66,10 @@ impl Slurm {
     /// itself, just before; from then on slurmctld does, under its lock, and finds nothing to do for a job that was
     /// requeued elsewhere; from 26.05 on the SLUID names the run itself (all measured).
     fn scancel(&self, target: &Target, what: &[&str]) -> Answer<()> {
-        let id = self.id_of_run(Program::Scancel, target)?;
+        let (id, version) = self.bound(Program::Scancel, target)?;
         let mut args = vec!["--state=RUNNING".to_owned(), format!("--nodelist={}", target.node)];
         args.extend(target.user.measured().map(|user| format!("--user={user}")));
-        if self.version().filters_at_slurmctld() {
+        if version.filters_at_slurmctld() {
             args.push("--ctld".to_owned());
         }
         args.extend(what.iter().map(|&arg| arg.to_owned()));
@@ -75,17 +77,22 @@ impl Slurm {
         self.change(Program::Scancel, &args)
     }
 
-    /// Its SLUID where commands take one, else its id as people know it.
-    fn id_of_run<'a>(&self, program: Program, target: &'a Target) -> Answer<&'a str> {
+    /// Its SLUID where commands take one, else its id as people know it; and the version, which says what else binds a
+    /// deed to the run. Where that is not known nothing is done.
+    fn bound<'a>(&self, program: Program, target: &'a Target) -> Answer<(&'a str, Version)> {
         let id = exact_id(program, &target.display_id)?;
-        let sluid = target.sluid.measured().filter(|sluid| is_sluid(sluid));
-        Ok(sluid.filter(|_| self.version().takes_sluids()).map_or(id, String::as_str))
+        let version = self.version().map_err(|silence| NoAnswer::Unavailable {
+            program: program.name(),
+            why: format!("which Slurm this is could not be told: {silence}"),
+        })?;
+        let sluid = target.sluid.measured().filter(|sluid| version.takes_sluids() && is_sluid(sluid));
+        Ok((sluid.map_or(id, String::as_str), version))
     }
 
     /// Writes the job's AdminComment, replacing one that is there.
     pub fn set_admin_comment(&self, display_id: &str, text: &str) -> Answer<()> {
         let id = format!("JobId={}", exact_id(Program::Scontrol, display_id)?);
-        let comment = format!("AdminComment={}", plain_text(Program::Scontrol, text)?);
+        let comment = format!("AdminComment={}", comment_text(text)?);
         self.change(Program::Scontrol, &["update", &id, &comment])
     }
 
@@ -107,16 +114,29 @@ impl Slurm {
     }
 }
 
-/// One line of printable ASCII that comes back as it was written: other tools read it line by line and key
-/// by key, slurmdbd keeps 255 bytes, and scontrol takes one quote off either end.
-fn plain_text(program: Program, text: &str) -> Answer<&str> {
-    let printable = !text.is_empty() && text.len() <= 200 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
-    let kept_whole = text.trim() == text && !text.starts_with(['"', '\'']) && !text.ends_with(['"', '\'']);
-    if printable && kept_whole {
+/// A Reason: one line of printable ASCII that comes back as it was written. Other tools read it line by line and key by
+/// key, and slurmdbd keeps 255 bytes of it in the node's event.
+fn reason_text(text: &str) -> Answer<&str> {
+    const MOST_BYTES: usize = 200;
+    let ascii = text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    if !text.is_empty() && text.len() <= MOST_BYTES && ascii && keep::comes_back(text) {
         return Ok(text);
     }
-    let why = "a text for Slurm is 1 to 200 bytes of printable ASCII on one line, without quotes or blanks at its ends";
-    Err(NoAnswer::Unavailable { program: program.name(), why: why.to_owned() })
+    Err(not_passed_on("a Reason", MOST_BYTES, "printable ASCII"))
+}
+
+/// An AdminComment: others' words in it are written back as they stand.
+fn comment_text(text: &str) -> Answer<&str> {
+    if !text.is_empty() && text.len() <= keep::MOST_BYTES && keep::comes_back(text) {
+        return Ok(text);
+    }
+    Err(not_passed_on("an AdminComment", keep::MOST_BYTES, "printable text"))
+}
+
+fn not_passed_on(what: &str, most: usize, of: &str) -> NoAnswer {
+    let why =
+        format!("{what} is 1 to {most} bytes of {of} on one line, without quotes or blanks at its ends");
+    NoAnswer::Unavailable { program: Program::Scontrol.name(), why }
 }
 
 /// `130`, `123_4` or `200+1`: one job, never a range of tasks.
@@ -141,10 +161,23 @@ mod tests {
     fn a_reason_is_one_plain_line_that_comes_back_as_written() {
         // nebius/soperator#2954 (ND-06), aws/aws-parallelcluster-node#639 (ND-10).
         let ours = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
-        assert_eq!(plain_text(Program::Scontrol, ours), Ok(ours));
+        assert_eq!(reason_text(ours), Ok(ours));
         let long = "x".repeat(201);
         for bad in ["", " ", "a\nb", "a\tb", "caf\u{e9}", "\"a\"", "a\"", "a ", " a", "\x1b[0m", &long] {
-            assert!(plain_text(Program::Scontrol, bad).is_err(), "{bad:?}");
+            assert!(reason_text(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_admin_comment_holds_others_words_in_their_language() {
+        let long = "x".repeat(1024);
+        for good in [&long, "f\u{fc}r Ada's \u{8ad6}\u{6587}"] {
+            assert_eq!(comment_text(good), Ok(good));
+        }
+        for bad in
+            ["", " ", "a\nb", "a\tb", "\"a\"", "a'", " a", "\x1b[0m", "a\u{fffd}b", &format!("{long}x")]
+        {
+            assert!(comment_text(bad).is_err(), "{bad:?}");
         }
     }
 

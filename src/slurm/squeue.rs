@@ -3,6 +3,7 @@
 //! a skipped one would turn a job's processes into strangers.
 
 use super::command::Program;
+use super::version::Version;
 use super::{Answer, Ask, NoAnswer, Slurm, json, misread};
 use crate::model::{JobDetails, JobId, JobState, NearDeed};
 use crate::reading::{Absence, Reading};
@@ -38,7 +39,7 @@ impl Slurm {
         if let Some(rest) = &self.rest {
             return rest.job(job);
         }
-        if self.version().shows_jobs_in_json() {
+        if self.version().is_ok_and(Version::shows_jobs_in_json) {
             match self.in_json(job) {
                 // Of a job that is unknown and of a slurmctld that is down scontrol says the same: an empty list,
                 // no error, exit status 0 (measured on 24.11.5). squeue tells the two apart.
@@ -54,7 +55,8 @@ impl Slurm {
     /// As with squeue, the leader id of an array or of a heterogeneous job brings all of it (measured).
     fn in_json(&self, job: JobId) -> Answer<Vec<Listed>> {
         let id = job.to_string();
-        let answer = self.commands.run(Program::Scontrol, &["--local", "--json", "show", "job", &id]);
+        let ask = ["--local", "--json", "show", "job", &id];
+        let answer = self.commands.run_for_a_long_list(Program::Scontrol, &ask);
         match known(answer)? {
             Some(text) => json::jobs(&text).map_err(|why| misread(Program::Scontrol, why)),
             None => Ok(Vec::new()),
@@ -63,7 +65,9 @@ impl Slurm {
 
     fn in_text(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
         let id = job.to_string();
-        let Some(text) = known(self.squeue(&["-j", &id, "-O", WITH_ACCOUNT]))? else { return Ok(None) };
+        let args = [&ALWAYS[..], &["-j", &id, "-O", WITH_ACCOUNT]].concat();
+        let answer = self.commands.run_for_a_long_list(Program::Squeue, &args);
+        let Some(text) = known(answer)? else { return Ok(None) };
         let mut listed = one_of(Program::Squeue, parse(&text, 12)?, job)?;
         let Some(details) = listed.as_mut().and_then(|listed| listed.details.as_mut()) else {
             return Ok(listed);

@@ -1,17 +1,15 @@
 //! Which Slurm this is, as far as it decides what can be asked: one local command a process (no question to
-//! slurmctld), and only once something depends on it. A version that is not understood counts as the oldest.
+//! slurmctld), and only once something depends on it. One that is not known is not the oldest: a question may then be
+//! put as every version takes it, a deed would silently lose what binds it to its run.
 
-use super::Slurm;
 use super::command::Program;
+use super::{NoAnswer, Slurm, misread};
 
 /// A release line: `24.11` is (24, 11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u16, u16);
 
 impl Version {
-    /// What an unknown one is taken for.
-    const OLDEST: Version = Version(0, 0);
-
     /// `scontrol --json show job` (22.05 knows no such option).
     pub(super) fn shows_jobs_in_json(self) -> bool {
         self >= Version(23, 2)
@@ -38,12 +36,13 @@ impl Version {
 }
 
 impl Slurm {
-    /// Asked once.
-    pub(super) fn version(&self) -> Version {
-        let ask = || self.commands.run(Program::Scontrol, &["--version"]);
-        *self
-            .version
-            .get_or_init(|| ask().ok().and_then(|text| Version::parse(&text)).unwrap_or(Version::OLDEST))
+    /// Asked once, also where there was no answer: each try may take as long as a command may.
+    pub(super) fn version(&self) -> Result<Version, &NoAnswer> {
+        let ask = || {
+            let text = self.commands.run(Program::Scontrol, &["--version"])?;
+            Version::parse(&text).ok_or_else(|| misread(Program::Scontrol, format!("version `{text}`")))
+        };
+        self.version.get_or_init(ask).as_ref().copied()
     }
 }
 
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_that_is_not_understood_is_the_oldest_and_a_later_one_keeps_what_came() {
+    fn a_version_that_is_not_understood_is_none_and_a_later_one_keeps_what_came() {
         let table = [
             ("slurm-wlm 22.05.8\n", Some(Version(22, 5)), [false, false, false]),
             ("slurm 23.02.0\n", Some(Version(23, 2)), [true, false, false]),
@@ -68,9 +67,8 @@ mod tests {
         for (text, want, can) in table {
             let version = Version::parse(text);
             assert_eq!(version, want, "{text:?}");
-            let version = version.unwrap_or(Version::OLDEST);
-            let does = [version.shows_jobs_in_json(), version.filters_at_slurmctld(), version.takes_sluids()];
-            assert_eq!(does, can, "{text:?}");
+            let does = [Version::shows_jobs_in_json, Version::filters_at_slurmctld, Version::takes_sluids];
+            assert_eq!(does.map(|does| version.is_some_and(does)), can, "{text:?}");
         }
     }
 }

@@ -68,6 +68,13 @@ fn a_keep_is_written_read_back_shown_and_ended() {
     assert_eq!(held[..2], [false, true], "{rows:?}");
     assert!(rows[2]["limit"].as_str().unwrap().contains("`exemptions.job_comment`: 1 d"), "{rows:?}");
 
+    // Where slurmrestd is to be asked, nobody else is: here it is nowhere.
+    let by_rest = "slurm: { source: rest, rest_url: \"http://127.0.0.1:1\", ";
+    cluster.configure(&LAW.replace("slurm: { ", by_rest));
+    let page = explained(&cluster, &[]);
+    assert!(page.contains("slurmrestd: ") && !page.contains("paper deadline"), "{page}");
+    cluster.configure(LAW);
+
     let said = cluster.node.call(&["keep", "4242", "--end"]);
     assert_eq!((said.status, said.out.as_str()), (Some(0), "job 4240_2: its keep has ended\n"), "{said:?}");
     let page = explained(&cluster, &[]);
@@ -112,6 +119,8 @@ fn a_keep_has_an_end_and_a_reason() {
         &["keep", "4242", "--for", "4h", "--reason", "a | gpu-reaper: keep until=2099-01-01T00:00:00Z"],
         &["keep", "4242", "--for", "4h", "--reason", "a\nb"],
         &["keep", "4242", "--for", "4h", "--end", "--reason", "x"],
+        &["keep", "4242", "--for", "4h", "--reason", "x", "--json"],
+        &["--json", "release"],
     ] {
         let said = node.call(wrong);
         assert_eq!((said.status, said.out.as_str()), (Some(2), ""), "{wrong:?}: {said:?}");

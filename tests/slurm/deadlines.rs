@@ -3,6 +3,8 @@
 use super::{ROW, StandIns, install, job, slurm};
 use gpu_reaper_hc::slurm::{Ask, NoAnswer, Site};
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -39,6 +41,36 @@ fn gone(pid: &str) -> bool {
     }
 }
 
+/// Set for the process that the next test kills: where its squeue lies.
+const KILLED: &str = "GPU_REAPER_TEST_IS_KILLED";
+
+#[test]
+fn a_command_does_not_outlive_the_run_that_asked() {
+    // A run that is given up at its deadline ends at once, with a command still asking.
+    if let Some(folder) = std::env::var_os(KILLED) {
+        let site = Site::here(Some(PathBuf::from(folder)), None);
+        drop(slurm(site).job(job(1), Ask::NOTHING_MORE));
+        return;
+    }
+    let stand_ins = StandIns::new(&[]);
+    let (folder, pid) = (stand_ins.folder.path(), stand_ins.folder.path().join("pid"));
+    let script = format!("#!/bin/sh\ncd {}\necho $$ > new && mv new pid\nexec sleep 300\n", folder.display());
+    install(&folder.join("squeue"), &script);
+    let mut run = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "deadlines::a_command_does_not_outlive_the_run_that_asked"])
+        .env(KILLED, folder)
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    while !pid.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let command = fs::read_to_string(pid).expect("it was asked");
+    assert!(gone(command.trim()), "{} lives", command.trim());
+}
+
 #[test]
 fn a_grandchild_that_holds_the_pipe_holds_nobody_up() {
     // hniksic/rust-subprocess#12 (RT-05): waiting for the pipe's end would wait for the grandchild.
@@ -55,8 +87,8 @@ fn a_grandchild_that_holds_the_pipe_holds_nobody_up() {
 
 #[test]
 fn endless_output_is_neither_kept_nor_waited_for() {
-    let five_mib = StandIns::new(&[("squeue", "head -c 5242880 /dev/zero")]);
-    let answer = five_mib.slurm().job(job(1), Ask::NOTHING_MORE);
+    let twenty_mib = StandIns::new(&[("squeue", "head -c 20971520 /dev/zero")]);
+    let answer = twenty_mib.slurm().job(job(1), Ask::NOTHING_MORE);
     assert!(
         matches!(&answer, Err(NoAnswer::NotUnderstood { text, .. }) if text.contains("more than")),
         "{answer:?}"

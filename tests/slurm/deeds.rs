@@ -36,8 +36,31 @@ fn a_cancel_is_bound_to_the_run_as_tightly_as_this_slurm_can() {
     assert_eq!(cancel("26.05.5"), [&FILTERS[..], &["--ctld", SLUID]].concat());
     let nameless = told("26.05.5", |slurm| slurm.cancel(&target("130")));
     assert_eq!(nameless, ["--state=RUNNING", "--nodelist=node1", "--ctld", "130"]);
-    let not_understood = told("next", |slurm| slurm.cancel(&run("130")));
-    assert_eq!(not_understood, [&FILTERS[..], &["130"]].concat());
+}
+
+#[test]
+fn without_its_version_a_slurm_is_asked_but_told_nothing() {
+    // One scontrol that fails must not take from a cancel what binds it to its run.
+    let row = format!("echo '{ROW}'");
+    for version in ["exit 1", "kill -9 $$", "sleep 300", "true", "echo 'slurm next'"] {
+        let scontrol = format!("case $1 in --version) {version} ;; esac");
+        let scripts = [("scontrol", &*scontrol), ("scancel", "true"), ("squeue", &row)];
+        let stand_ins = StandIns::new(&scripts);
+        let slurm = slurm(Site { limit: Duration::from_secs(2), ..stand_ins.site() });
+        assert!(slurm.job(job(4242), Ask::NOTHING_MORE).unwrap().is_some(), "{version}");
+        for deed in [slurm.cancel(&run("130")), slurm.requeue(&run("130")), slurm.signal(&run("130"), "USR1")]
+        {
+            let silence = deed.unwrap_err();
+            assert_eq!(silence.outcome(), Outcome::Failed, "{version}: {silence}");
+            let words = silence.to_string();
+            assert!(
+                words.contains(": not run: which Slurm this is could not be told: scontrol: "),
+                "{words}"
+            );
+        }
+        assert!(!stand_ins.folder.path().join("scancel.args").exists(), "{version}");
+        assert_eq!(stand_ins.args("scontrol"), ["--version"], "asked once, and nothing else");
+    }
 }
 
 #[test]

@@ -259,10 +259,32 @@ fn root_runs_nothing_that_others_can_change() {
     fs::set_permissions(stand_ins.folder.path().join("squeue"), fs::Permissions::from_mode(0o777)).unwrap();
     match (we_are_root(), stand_ins.slurm().job(job(4242), Ask::NOTHING_MORE)) {
         (true, Err(NoAnswer::Unavailable { why, .. })) => {
-            assert!(why.contains("can be written by others"), "{why}")
+            assert!(why.contains("is writable by others (mode 777)"), "{why}")
         }
         (false, Ok(Some(_))) => {}
         other => panic!("{other:?}"),
+    }
+    // Nor what others can put another in the place of: in its own folder, or in that of a link to it.
+    let [open, apart] = [(); 2].map(|()| StandIns::new(&[("squeue", &format!("echo '{ROW}'"))]));
+    let folder = apart.folder.path().join("open");
+    fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(apart.folder.path().join("squeue"), folder.join("squeue")).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(open.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let by_link = Site { bin_dir: Some(folder), ..apart.site() };
+    for site in [open.site(), by_link.clone()] {
+        match (we_are_root(), slurm(site).job(job(4242), Ask::NOTHING_MORE)) {
+            (true, Err(NoAnswer::Unavailable { why, .. })) => {
+                assert!(why.contains(": its folder `"), "{why}")
+            }
+            (false, Ok(Some(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for (folder, mode) in [(open.folder.path(), 0o1777), (by_link.bin_dir.as_deref().unwrap(), 0o755)] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        let site = Site { bin_dir: Some(folder.to_path_buf()), ..stand_ins.site() };
+        assert!(slurm(site).job(job(4242), Ask::NOTHING_MORE).unwrap().is_some(), "{mode:o}");
     }
     let relative = Site { bin_dir: Some(PathBuf::from("tests")), ..stand_ins.site() };
     assert!(slurm(relative).job(job(1), Ask::NOTHING_MORE).is_err());

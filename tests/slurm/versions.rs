@@ -46,6 +46,28 @@ fn a_task_that_has_its_arrays_id_is_told_from_the_others() {
 }
 
 #[test]
+fn a_task_is_found_among_hundreds_of_its_array() {
+    // 140 tasks that Slurm remembers are more than a MiB.
+    let recorded = format!("{}/fixtures/slurm/26.05.5/show-job-json.array.out", env!("CARGO_MANIFEST_DIR"));
+    let mut answer: serde_json::Value = serde_json::from_str(&fs::read_to_string(recorded).unwrap()).unwrap();
+    let task = answer["jobs"][0].clone();
+    let tasks = (1000..1300).map(|id| {
+        let mut task = task.clone();
+        task["job_id"] = id.into();
+        task
+    });
+    answer["jobs"] = tasks.collect();
+    let long = serde_json::to_string_pretty(&answer).unwrap();
+    assert!(long.len() > 2 << 20, "{}", long.len());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), long).unwrap();
+    let said = scontrol("26.05.5", &format!("cat {}", file.path().display()));
+    let stand_ins = StandIns::new(&[("scontrol", &said)]);
+    let listed = stand_ins.slurm().job(job(1299), Ask::NOTHING_MORE);
+    assert_eq!(listed.map(|listed| listed.map(|listed| listed.job)), Ok(Some(job(1299))));
+}
+
+#[test]
 fn an_empty_list_without_an_error_is_no_answer_yet() {
     // SchedMD/slurm#171, broadinstitute/cromwell#5400 (CT-01): recorded of a slurmctld that is down, and of a job
     // that is unknown; the two differ in nothing.
@@ -165,6 +187,7 @@ fn a_survey_that_failed_is_no_survey_and_a_large_one_is_whole() {
     let survey = |body: &str| StandIns::new(&[("sinfo", body)]).slurm().survey();
     for silent in [
         "exit 1",
+        "true",
         "echo nonsense",
         "printf 'n1|idle|gpu:1|Unknown|none\\036\\n'; exit 1",
         "printf 'n1|idle|gpu:1|Unknown|none\\036\\nn2|idle'",
@@ -175,6 +198,8 @@ fn a_survey_that_failed_is_no_survey_and_a_large_one_is_whole() {
     }
     let body = "i=10000; while [ $i -lt 20000 ]; do i=$((i + 1)); for p in 1 2 3 4 5; do
          printf 'a-rather-long-name-of-a-node-%s|mixed+drain+planned|gpu:h100:4(S:0-1)|1795985775|%0199d\\036\\n' $i 7
-         done; done";
-    assert_eq!(survey(body).map(|rows| rows.len()), Ok(10_000));
+         done; done; printf 'node1|idle|gpu:h100:4|Unknown|none\\036\\n'";
+    assert_eq!(survey(body).map(|rows| rows.len()), Ok(10_001));
+    let elsewhere = survey("printf 'n1|idle|gpu:1|Unknown|none\\036\\n'");
+    assert!(matches!(elsewhere, Err(NoAnswer::UnknownNode(_))), "{elsewhere:?}");
 }
