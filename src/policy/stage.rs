@@ -235,9 +235,9 @@ pub fn next(finding: &Finding, stages: &[Stage]) -> Option<Next> {
 
 /// What the reason of a standing drain says, since when, and of which run: the last rewriting that was done.
 pub fn standing(actions: &[ActionRecord]) -> Option<(Stand, &ActionRecord)> {
-    let ours =
+    let mut ours =
         actions.iter().filter(|a| matches!(a.deed, Deed::Drain | Deed::Vote) && a.outcome == Outcome::Done);
-    let last = ours.last()?;
+    let last = ours.next_back()?;
     Some((reason::read(last.reason.as_deref()?)?.stand, last))
 }
 

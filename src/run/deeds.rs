@@ -93,9 +93,19 @@ impl Case {
         let before = self.history.actions.iter().rfind(|a| a.deed == asked);
         // What Slurm refuses is tried again, and told again only where the refusal is another.
         if before.is_some_and(|a| a.outcome == outcome && a.detail == words) {
-            tracing::info!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how} again: {words}");
+            tracing::info!(
+                job,
+                verdict = asked_word,
+                outcome = how,
+                "job {job}: {asked_word} {how} again: {words}"
+            );
         } else {
-            tracing::warn!(job, verdict = asked_word, outcome = how, "job {job}: {asked_word} {how}: {words}");
+            tracing::warn!(
+                job,
+                verdict = asked_word,
+                outcome = how,
+                "job {job}: {asked_word} {how}: {words}"
+            );
         }
         match outcome {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,

@@ -144,12 +144,13 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
 /// seen to be done may have left it.
 fn voted(actions: &[ActionRecord]) -> Option<BootMs> {
     let stand = |a: &ActionRecord| Some(reason::read(a.reason.as_deref()?)?.stand);
-    let rewritten = actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stand(a)?)));
+    let mut rewritten = actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stand(a)?)));
     let counts = |(a, stand): &(&ActionRecord, Stand)| match stand {
         Stand::Vote(_) => a.outcome != Outcome::Failed,
         Stand::Drain => a.outcome == Outcome::Done,
     };
-    rewritten.filter(counts).last().filter(|(_, stand)| matches!(stand, Stand::Vote(_))).map(|(a, _)| a.at)
+    let standing = rewritten.rfind(counts)?;
+    matches!(standing.1, Stand::Vote(_)).then_some(standing.0.at)
 }
 
 /// A node that would not vote now takes its vote back at once, and no other may count it: in any mode, and as often as it

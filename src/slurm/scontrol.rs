@@ -26,7 +26,7 @@ impl Slurm {
     /// Replaces the Reason and leaves the state alone: a node that somebody resumed meanwhile is not drained by it
     /// (measured on 22.05.8, 24.11.5 and 26.05.5).
     pub fn set_reason(&self, reason: &str) -> Answer<()> {
-        let reason = plain_text(Program::Scontrol, reason)?;
+        let reason = reason_text(reason)?;
         let (node, reason) = (format!("NodeName={}", self.node), format!("Reason={reason}"));
         self.change(Program::Scontrol, &["update", &node, &reason])
     }
