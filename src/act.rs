@@ -129,14 +129,18 @@ pub fn vote(
     desk.end(action, outcome)
 }
 
-/// Takes this node's vote back: it would not vote now. The drain stays, with the reason that it had first.
+/// Takes this node's vote back: it would not vote now. The drain stays, with the reason that it had first. `Lifted`:
+/// somebody came first, and there is no vote any more.
 pub fn retract(drain: &OpenDrain, job: &JobRun, desk: &mut Desk) -> Result<Ending, LedgerError> {
     let Some(first) = drain.action.reason.as_deref() else {
         return Ok(Ending::Withheld("the drain's reason is not known".to_owned().into()));
     };
     let node = match desk.slurm.node() {
         Ok(node) if drain.shows(&node) => node,
-        Ok(node) => return Ok(Ending::Withheld(format!("our drain no longer stands: {node}").into())),
+        Ok(node) => {
+            let words = format!("lifted or changed by somebody else: {node}");
+            return desk.end(drain.action.id, (Outcome::Lifted, words));
+        }
         Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
     };
     let action = NewAction {

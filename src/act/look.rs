@@ -4,7 +4,9 @@
 
 use super::{Desk, Doubt};
 use crate::ledger::OpenDrain;
-use crate::model::{Field, GpuReport, JobDetails, JobRun, JobState, NodeRow, NodeStatus, StartSource};
+use crate::model::{
+    ActionRecord, Field, GpuReport, JobDetails, JobRun, JobState, NodeRow, NodeStatus, StartSource,
+};
 use crate::policy::cap::{Cap, Census};
 use crate::policy::guard::{Exempt, exempt_before_deed};
 use crate::policy::nodes::{self, Nodes, SKEW_S};
@@ -56,7 +58,7 @@ impl Look<'_> {
         self.gpus_are_quiet(finding)?;
         // The GPUs took their time: an administrator may have come first.
         match told(desk.slurm.node(), "the node's state")? {
-            again if again == node => Ok((node, key)),
+            again if !again.drained() && again.plain() && again.reason == node.reason => Ok((node, key)),
             other => Err(format!("the node was {node} and is {other}").into()),
         }
     }
@@ -133,7 +135,13 @@ impl Look<'_> {
         if !own.is_some_and(|row| row.status.drained_as(uncounted.shown())) {
             return Err("our drain no longer stands as we wrote it".to_owned().into());
         }
-        let since_own_s = desk.now.boot.since_ms(uncounted.written()) / 1000;
+        let written = uncounted.written();
+        if let Some(shown_at) =
+            own.and_then(|row| row.reason_unix_s).filter(|_| uncounted.nodes().are_several())
+        {
+            same_clock(shown_at, written)?;
+        }
+        let since_own_s = desk.now.boot.since_ms(written.at) / 1000;
         let votes = nodes::count(&rows, uncounted.nodes(), key, since_own_s)?;
         let census = Census::of(&rows, desk.ledger.node(), key);
         let full = |because| Doubt { guard: None, because, of_limit: true };
@@ -270,6 +278,18 @@ fn never_suspended(details: &JobDetails, finding: &Finding) -> Result<(), Doubt>
         Reading::Measured(_) => doubt("Slurm has suspended or resumed it since the breach began".to_owned()),
         Reading::Absent(why) => doubt(format!("whether it was suspended is not known: {}", why.words())),
     }
+}
+
+/// How old the votes are is told by slurmctld's time of this node's own, which is the vote that this node knows only if
+/// the two clocks say so: an update that came true late may have left an older one of the same text.
+fn same_clock(shown_at_unix_s: i64, written: &ActionRecord) -> Result<(), String> {
+    let apart_s = shown_at_unix_s - written.wall.0.div_euclid(1000);
+    if apart_s.abs() <= SKEW_S {
+        return Ok(());
+    }
+    Err(format!(
+        "Slurm dates this node's vote {apart_s} s after this node does: how old the others are is not known"
+    ))
 }
 
 /// The job run as every node of it names it.

@@ -190,6 +190,7 @@ impl Player {
             nodes: Ok(Nodes::alone(&here)),
             wait_ms: 0,
             held_by: None,
+            backing_off: Vec::new(),
         };
         let (verdict, withheld) = match escalate(finding, &self.rules, circumstances) {
             Step::Rest | Step::Vote(_) | Step::Warn(_) | Step::Later { .. } | Step::Unclear => (None, None),

@@ -1,5 +1,5 @@
 //! The moment of a node: slurmctld starts all nodes' runs at the same instant, so no run touches Slurm in the tick its
-//! stage falls due. Time is cut into periods of `limits.spread`, and each node and job has its own cut. A run may look
+//! stage falls due. Time is cut into periods of `limits.spread` or a multiple of it, and each node and job has its own cut. A run may look
 //! and act for a job only if it is the first one in a period. Nothing is remembered for it, so a switch to `enforce`,
 //! a brake let go and a slurmctld that is back bring no two nodes to the same instant either.
 

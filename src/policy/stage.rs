@@ -62,8 +62,7 @@ impl VoteWarrant {
 pub struct Uncounted {
     finding: Finding,
     drain: ActionRecord,
-    shown: String,
-    written: BootMs,
+    written: ActionRecord,
     nodes: Nodes,
     permit: EnforcePermit,
 }
@@ -81,12 +80,12 @@ impl Uncounted {
 
     /// What the node's Reason says now, byte for byte, if our drain still stands: its own text or the vote's.
     pub fn shown(&self) -> &str {
-        &self.shown
+        self.written.reason.as_deref().unwrap_or_default()
     }
 
-    /// When this node wrote it, by its boot clock.
-    pub fn written(&self) -> BootMs {
-        self.written
+    /// The deed that wrote it.
+    pub fn written(&self) -> &ActionRecord {
+        &self.written
     }
 
     /// The job's nodes, all of which have to agree.
@@ -184,6 +183,8 @@ pub struct Circumstances<'a> {
     pub wait_ms: i64,
     /// Something about this run or node that forbids acting: a new ledger, a fresh slurmd, a limit, no time left.
     pub held_by: Option<String>,
+    /// Deeds for this job that were not done when they were due, and are not tried again yet.
+    pub backing_off: Vec<Deed>,
 }
 
 /// What comes next for a finding and when, if it goes on.
@@ -283,6 +284,10 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
     allowed(finding, rules, drain.cloned(), c)
 }
 
+fn backs_off(asked: Verdict, deed: Deed) -> Step {
+    withheld(asked, &format!("the {} was not done when it was due; it is tried again later", deed.word()))
+}
+
 /// The step that nothing forbids.
 fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Circumstances) -> Step {
     let asked = if drain.is_some() { Verdict::Cancel } else { Verdict::Drain };
@@ -298,6 +303,7 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
     let (finding, in_ms) = (finding.clone(), c.wait_ms);
     let Some(drain) = drain else {
         return match in_ms {
+            _ if c.backing_off.contains(&Deed::Drain) => backs_off(asked, Deed::Drain),
             0 => Step::Drain(DrainWarrant { finding, nodes, _permit: permit }),
             _ => Step::Later { asked, in_ms },
         };
@@ -309,10 +315,11 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
     let Some((stand, written)) = standing(c.actions) else {
         return withheld(asked, "what our drain's reason says is not known");
     };
-    let shown = written.reason.clone().unwrap_or_default();
     if nodes.are_several() {
         match vote(stand, written, votes_since(&drain, c.actions), &nodes, (c.now, in_ms)) {
+            Vote::Write(_) if c.backing_off.contains(&Deed::Vote) => return backs_off(asked, Deed::Vote),
             Vote::Write(n) => {
+                let shown = written.reason.clone().unwrap_or_default();
                 return Step::Vote(VoteWarrant { finding, shown, stand: Stand::Vote(n), _permit: permit });
             }
             Vote::Later => return Step::Later { asked, in_ms },
@@ -323,8 +330,11 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
             Vote::Stands => {}
         }
     }
+    if let Some(deed) = [Deed::Warn, Deed::Cancel].into_iter().find(|deed| c.backing_off.contains(deed)) {
+        return backs_off(asked, deed);
+    }
     let warned = warned(rules, &finding, c.actions, c.run, c.now);
-    let all = Uncounted { finding, drain, shown, written: written.at, nodes, permit };
+    let all = Uncounted { finding, drain, written: written.clone(), nodes, permit };
     match warned {
         _ if in_ms > 0 => Step::Later { asked, in_ms },
         Warned::NotYet => Step::Warn(all),
@@ -356,10 +366,6 @@ enum Vote {
     RanOut,
 }
 
-/// The first node may still count by a vote of its own that is due to be written anew, half way until it is none: its
-/// moment and that time come together, and would shut each other out.
-const MAY_COUNT_MS: i64 = (REFRESH_MS + VOTE_HOLDS_S * 1000) / 2;
-
 /// `written_so_far`: votes of this drain. One that is to be written anew need not wait for the node's moment, so that it
 /// does not go stale; a first one does, and one that stands no more.
 fn vote(
@@ -373,11 +379,12 @@ fn vote(
         Stand::Vote(_) => now.since_ms(written.at),
         Stand::Drain => i64::MAX,
     };
-    let counts = nodes.is_first() && in_ms == 0 && age_ms < MAY_COUNT_MS;
+    let still_one = age_ms <= VOTE_HOLDS_S * 1000;
+    // The first node's moment and the time to write anew come together: were its vote written first, it would never count.
+    let counts = nodes.is_first() && in_ms == 0 && still_one;
     if age_ms < REFRESH_MS || counts {
         return Vote::Stands;
     }
-    let still_one = age_ms <= VOTE_HOLDS_S * 1000;
     match written_so_far > MOST_REFRESHES {
         true if still_one => Vote::Stands,
         true => Vote::RanOut,

@@ -408,6 +408,7 @@ fn circumstances(history: &JobHistory, mode: Mode, run: i64) -> Circumstances<'_
         nodes: Ok(Nodes::alone(&here)),
         wait_ms: 0,
         held_by: None,
+        backing_off: Vec::new(),
     }
 }
 

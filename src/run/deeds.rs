@@ -27,7 +27,11 @@ impl Case {
     ) -> Result<Circumstances<'_>, Trouble> {
         let (config, node) = (setting.config, &setting.place.node);
         let spread_ms = config.limits.spread.as_millis() as i64;
-        let period_ms = slot::period_ms(spread_ms, self.cadence.measured().copied());
+        // Once the node is drained its votes wait for no longer period: they would be none when they are counted.
+        let drained =
+            self.history.actions.iter().any(|a| a.deed == Deed::Drain && a.outcome == Outcome::Done);
+        let cadence = self.cadence.measured().copied().filter(|_| !drained);
+        let period_ms = slot::period_ms(spread_ms, cadence);
         let slot = Slot::of(node, self.job().registration.job, period_ms);
         let open = slot.is_open(ledger.run_before(run, setting.now)?, setting.now.boot);
         Ok(Circumstances {
@@ -39,7 +43,8 @@ impl Case {
             node_units: self.history.node_units,
             nodes: nodes_of(self.job(), node),
             wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
-            held_by: held_by(setting, self.job(), ledger)?,
+            held_by: held_by(setting, ledger)?,
+            backing_off: backing_off(setting, self.job(), ledger)?,
         })
     }
 
@@ -115,6 +120,8 @@ impl Case {
                 self.history.job.details = Some(details);
                 self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
             }
+            // The next doubt is the first one again.
+            Outcome::Done => ledger.forget_answer(&back_off(self.job(), asked))?,
             _ => {}
         }
         Ok(())
@@ -190,7 +197,7 @@ pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
 }
 
 /// Whatever about this run, node or site forbids a deed that time has made due.
-fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<String>, Trouble> {
+fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<String>, Trouble> {
     let config = setting.config;
     let thresholds = &config.rules.thresholds;
     let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
@@ -209,13 +216,15 @@ fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<St
     if ledger.actions_in_last_hour(setting.now)? >= most {
         return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
     }
+    Ok(None)
+}
+
+fn backing_off(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Vec<Deed>, Trouble> {
+    let mut waits = Vec::new();
     for deed in [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel] {
         if !ledger.ask_allowed(&back_off(job, deed), setting.now)? {
-            return Ok(Some(format!(
-                "the {} was not done when it was due; it is tried again later",
-                deed.word()
-            )));
+            waits.push(deed);
         }
     }
-    Ok(None)
+    Ok(waits)
 }

@@ -130,6 +130,7 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
         Ending::Ended(Outcome::Lifted, words) => gone(setting, drain, &words, ledger).map(|()| true),
         Ending::Ended(_, words) => {
             ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
+            close_notes(setting, drain, ledger)?;
             tracing::warn!(
                 job = shown,
                 "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
@@ -153,8 +154,8 @@ fn voted(actions: &[ActionRecord]) -> Option<BootMs> {
     matches!(standing.1, Stand::Vote(_)).then_some(standing.0.at)
 }
 
-/// A node that would not vote now takes its vote back at once, and no other may count it: in any mode, and as often as it
-/// takes while the vote is one. It is no deed that hurts.
+/// A node that would not vote now takes its vote back at once, and no other may count it: in any mode, while the vote is
+/// one. It is no deed that hurts.
 fn take_vote_back(
     setting: &Setting,
     run: RunId,
@@ -173,26 +174,35 @@ fn take_vote_back(
     if stands_still || !is_one || job.details.as_ref().is_some_and(is_over) || !setting.may_act() {
         return Ok(());
     }
+    let unclear = |a: &ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
+    let subject = format!("take back {}", drain.action.id);
+    if case.history.actions.iter().any(unclear) || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(());
+    }
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
     let ending = act::retract(drain, job, &mut desk)?;
-    let (shown, (outcome, words)) = (
-        job.shown_id(),
-        match ending {
-            Ending::Ended(outcome, words) => (outcome, words),
-            Ending::Withheld(doubt) => (Outcome::Failed, doubt.because),
-        },
-    );
-    let seen = case.words();
-    match outcome {
-        Outcome::Done => {
-            tracing::warn!(job = shown, "job {shown}: this node no longer agrees to its cancel: {seen}")
+    let (shown, seen) = (job.shown_id(), case.words());
+    let why = match ending {
+        Ending::Ended(Outcome::Lifted, words) => return gone(setting, drain, &words, ledger),
+        Ending::Ended(Outcome::Done, words) => {
+            tracing::warn!(
+                job = shown,
+                "job {shown}: this node no longer agrees to its cancel: {seen}; {words}"
+            );
+            return Ok(());
         }
-        _ => tracing::warn!(
-            job = shown,
-            "job {shown}: this node no longer agrees to its cancel ({seen}), and its vote could not be taken back: \
-             {words}; it ends by itself after 15 minutes"
-        ),
-    }
+        // Slurm was silent before anything was begun: the next run asks again.
+        Ending::Withheld(doubt) => doubt.because,
+        Ending::Ended(_, words) => {
+            ledger.unanswered(&subject, setting.now)?;
+            words
+        }
+    };
+    tracing::warn!(
+        job = shown,
+        "job {shown}: this node no longer agrees to its cancel ({seen}), and its vote could not be taken back: {why}; \
+         it ends by itself after 15 minutes"
+    );
     Ok(())
 }
 
@@ -203,8 +213,13 @@ pub(super) fn gone(
     words: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    let (job, subject) = (drain.job.get(), drain.action.id.to_string());
+    let job = drain.job.get();
     tracing::warn!(job, "our drain for job {job} is lifted: {words}");
+    close_notes(setting, drain, ledger)
+}
+
+fn close_notes(setting: &Setting, drain: &OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
+    let subject = drain.action.id.to_string();
     for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND && f.subject == subject) {
         ledger.fault_gone(fault.id, setting.now)?;
     }

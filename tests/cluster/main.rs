@@ -9,8 +9,6 @@
 
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
-#[path = "../common/kill_shim.rs"]
-mod kill_shim;
 mod lab;
 mod ledger;
 mod node;

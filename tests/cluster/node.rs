@@ -143,13 +143,6 @@ impl Node {
         fs::remove_dir_all(self.state()).expect("the node's state");
     }
 
-    /// The runs that slurmd starts find no configuration from now on, and do nothing; those by hand may name this one.
-    pub fn only_by_hand(&self) -> &'static str {
-        let etc = self.folder("etc");
-        fs::rename(etc.join("config.yaml"), etc.join("by-hand.yaml")).expect("the configuration");
-        "/etc/gpu-reaper-hc/by-hand.yaml"
-    }
-
     /// Slurm's commands come from a folder of this node's own, where this one is a script of the test's.
     pub fn slurm_commands_but(&self, settings: &Settings, program: &str, script: &str) {
         let bin = self.folder("gpu").join("bin");
@@ -276,12 +269,19 @@ impl Node {
     /// allocated sinfo shows follows a job's start or suspension by some seconds.
     pub fn standing(&self) -> Standing {
         let state = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%T"]);
-        let state = if ["idle", "mixed", "allocated"].contains(&&*state) { "up" } else { &state };
+        // Backfill plans jobs for it, whatever becomes of them: `mixed-`.
+        let word = state.trim_end_matches('-');
+        let state = if ["idle", "mixed", "allocated"].contains(&word) { "up" } else { &state };
         let reason = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%E"]);
         Standing {
             sinfo: format!("{state} {reason}"),
             squeue: self.slurm(&["squeue", "-h", "-w", &self.name, "-o", "%i %T %r"]),
         }
+    }
+
+    /// The node's state with every flag: `allocated+drain+maintenance+reserved`.
+    pub fn state_with_flags(&self) -> String {
+        self.slurm(&["sinfo", "-h", "-n", &self.name, "-O", "StateComplete:"])
     }
 
     /// The node's Reason, as Slurm keeps it; empty where there is none.

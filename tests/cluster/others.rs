@@ -68,7 +68,7 @@ fn what_others_do_to_a_node_that_we_drained_is_neither_lifted_nor_fought() {
         flags,
         &on,
     ]);
-    maintained.wait_until("the maintenance", || maintained.standing().sinfo.contains("maint"));
+    maintained.wait_until("the maintenance", || maintained.state_with_flags().contains("maintenance"));
     resumed.wait_until("the cancel is due, and withheld", || {
         resumed.ledger().withheld(jobs[3].id).iter().any(|w| w.verdict == "cancel")
     });

@@ -190,6 +190,7 @@ impl Node {
             nodes: Ok(self.nodes.clone()),
             wait_ms,
             held_by: self.held_by(tick, site, ledger),
+            backing_off: self.backing_off(tick, ledger),
         };
         let (rules, report) = (&site.config.rules, &site.quiet);
         let step = escalate(tick.finding, rules, circumstances);
@@ -212,8 +213,11 @@ impl Node {
             other => panic!("no command was ever lost, and yet: {other:?}"),
         };
         match ending.unwrap() {
-            Ending::Ended(Outcome::Done, _) if asked == Deed::Drain => done.drained = true,
-            Ending::Ended(Outcome::Done, _) => done.cancelled = asked == Deed::Cancel,
+            Ending::Ended(Outcome::Done, _) => {
+                ledger.forget_answer(&back_off(job, asked)).unwrap();
+                done.drained = asked == Deed::Drain;
+                done.cancelled = asked == Deed::Cancel;
+            }
             Ending::Ended(..) => ledger.unanswered(&back_off(job, asked), tick.now).unwrap(),
             Ending::Withheld(Doubt { because, of_limit, .. }) => {
                 if of_limit || asked == Deed::Vote {
@@ -224,14 +228,17 @@ impl Node {
         }
     }
 
+    fn backing_off(&self, tick: &Tick, ledger: &Ledger) -> Vec<Deed> {
+        let waits = |deed: &Deed| !ledger.ask_allowed(&back_off(&self.job, *deed), tick.now).unwrap();
+        [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel].into_iter().filter(waits).collect()
+    }
+
     /// As a run has it, but for what no run of this story meets: a new ledger, a fresh slurmd, a want of time.
     fn held_by(&self, tick: &Tick, site: &Site, ledger: &Ledger) -> Option<String> {
         if ledger.actions_in_last_hour(tick.now).unwrap() >= site.config.limits.max_actions_per_hour {
             return Some("`limits.max_actions_per_hour`".to_owned());
         }
-        let waits = |deed: &Deed| !ledger.ask_allowed(&back_off(&self.job, *deed), tick.now).unwrap();
-        let deeds = [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel];
-        deeds.iter().find(|deed| waits(deed)).map(|deed| format!("the {} waits", deed.word()))
+        None
     }
 
     /// A drain of an earlier run is counted again; whether it was one too many and is gone.

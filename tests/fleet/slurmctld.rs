@@ -199,7 +199,8 @@ impl Controller for Seat<'_> {
     }
 
     fn set_reason(&self, reason: &str) -> Answer<()> {
-        self.drain(reason)
+        let flags = self.of.shown[self.node].status.flags.clone();
+        self.update(flags, Some(reason))
     }
 
     fn undrain(&self) -> Answer<()> {

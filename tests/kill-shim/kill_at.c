@@ -6,7 +6,6 @@
  *   KILL_AT=N           dies before the N-th touch; 0 or unset: never
  *   KILL_LOG=FILE       gets a letter for each touch that was done: (w)rite, (s)ync, (t)runcate, (u)nlink, (r)ename, e(x)ec
  *   KILL_LATER_MS=N     CLOCK_BOOTTIME and CLOCK_REALTIME are so much later than they are
- *   KILL_WALL_LATER_MS=N  CLOCK_REALTIME alone is so much later still
  *
  * Only the process that was executed counts: a child that it forks, or starts, is not it. */
 #define _GNU_SOURCE
@@ -22,7 +21,7 @@
 #include <unistd.h>
 
 static pid_t self;
-static long at, later_ms, wall_later_ms, touches;
+static long at, later_ms, touches;
 static int log_fd = -1;
 static const char *under;
 
@@ -40,7 +39,7 @@ static long number(const char *name) {
 
 __attribute__((constructor)) static void begin(void) {
   const char *file = getenv("KILL_LOG");
-  at = number("KILL_AT"), later_ms = number("KILL_LATER_MS"), wall_later_ms = number("KILL_WALL_LATER_MS");
+  at = number("KILL_AT"), later_ms = number("KILL_LATER_MS");
   under = getenv("KILL_UNDER");
   if (file) log_fd = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
   self = getpid();
@@ -107,9 +106,8 @@ pid_t fork(void) {
 int clock_gettime(clockid_t clock, struct timespec *when) {
   int failed = REAL(clock_gettime)(clock, when);
   if (!failed && (clock == CLOCK_BOOTTIME || clock == CLOCK_REALTIME)) {
-    long by_ms = later_ms + (clock == CLOCK_REALTIME ? wall_later_ms : 0);
-    when->tv_sec += by_ms / 1000;
-    when->tv_nsec += by_ms % 1000 * 1000000;
+    when->tv_sec += later_ms / 1000;
+    when->tv_nsec += later_ms % 1000 * 1000000;
     if (when->tv_nsec >= 1000000000) when->tv_sec++, when->tv_nsec -= 1000000000;
   }
   return failed;

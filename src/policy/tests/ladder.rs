@@ -52,7 +52,7 @@ fn every_node_votes_once_and_only_the_first_goes_on_to_cancel() {
         ("n2", &[(10, Stand::Vote(0))][..], "vote 1"),
         // Its moment comes with that time: were the vote written first, it would never count.
         ("n1", &[(12, Stand::Vote(0))][..], "cancel"),
-        ("n1", &[(13, Stand::Vote(0))][..], "vote 1"),
+        ("n1", &[(16, Stand::Vote(0))][..], "vote 1"),
         ("n1", &aged(-2)[1..], "cancel"),
         ("n2", &aged(0)[..], "rest"),
         ("n1", &aged(4)[..], "withheld"),
