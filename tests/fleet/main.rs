@@ -72,6 +72,15 @@ const BACK: Story = Story {
     ..EVERYWHERE
 };
 const OF_FOUR: Story = Story { name: "everywhere, jobs of 4 nodes", job_nodes: 4, ticks: 150, ..EVERYWHERE };
+const FEW_OF_FOUR: Story = Story {
+    name: "1 % of jobs of 4 nodes, cancels due",
+    one_in: 100,
+    job_nodes: 4,
+    found: -600,
+    ticks: 120,
+    yaml: CANCEL,
+    ..EVERYWHERE
+};
 const WITHOUT_SPREAD: Story =
     Story { name: "everywhere, `spread: 0s`", yaml: AT_ONCE, ticks: 100, ..EVERYWHERE };
 const ALL_DUE: Story = Story {
@@ -135,6 +144,13 @@ fn jobs_of_several_nodes_stay_below_the_cap_too() {
 }
 
 #[test]
+fn jobs_of_several_nodes_are_cancelled_once_each_by_the_votes_of_all() {
+    for t in on(&FEW_OF_FOUR, &[40, 1000]) {
+        assert_eq!((t.sum(|m| m.cancelled), t.standing()), (t.nodes.div_ceil(400), 0));
+    }
+}
+
+#[test]
 fn without_a_spread_the_cap_holds_from_the_next_tick_on() {
     for t in on(&WITHOUT_SPREAD, &[10, 100]) {
         assert_eq!((t.most(|m| m.standing), t.standing()), (t.nodes, t.cap));
@@ -162,7 +178,7 @@ fn a_run_that_the_fleet_skips_would_have_done_nothing() {
 #[test]
 #[ignore = "minutes; see the file's head"]
 fn a_thousand_nodes_in_every_story() {
-    for story in [EVERYWHERE, ENFORCED, LET_GO, BACK, ALL_DUE, OF_FOUR, WITHOUT_SPREAD] {
+    for story in [EVERYWHERE, ENFORCED, LET_GO, BACK, ALL_DUE, OF_FOUR, FEW_OF_FOUR, WITHOUT_SPREAD] {
         on(&story, &[1000]);
     }
 }
