@@ -365,6 +365,7 @@ mod tests {
 
     #[test]
     fn an_action_is_known_before_it_is_done_and_outlives_the_epilog_and_the_boot() {
+        // docker/docs#670 (LG-04): whatever the journal drops, what was done and why stands here first.
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 4242);
         let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";

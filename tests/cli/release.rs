@@ -70,6 +70,35 @@ fn a_drain_is_lifted_by_the_second_run_after_its_jobs_epilog() {
     assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "released");
 }
 
+/// Two GPUs: job 4242's, which is `/dev/nvidia0`, is free; the other one's job is at work.
+fn beside_a_neighbour(cluster: &Cluster) {
+    let node = fake_nvml::node(2);
+    let (work, own) = node.split_once("gpu 1").unwrap();
+    let own: Vec<&str> = own.lines().filter(|line| !line.trim().starts_with("proc ")).collect();
+    let rest = format!("nvmlDeviceGetMemoryInfo_v2 = {} 0 0", fake_nvml::TOTAL_BYTES);
+    cluster.show(&format!(
+        "{work}nvmlDeviceGetUtilizationRates = 97 40\ngpu 1{}\n{rest}\nnvmlDeviceGetTotalEnergyConsumption ! 3\n",
+        own.join("\n")
+    ));
+    fs::write(cluster.node.path("etc/gres.conf"), "AutoDetect=off\nName=gpu File=/dev/nvidia[0-1]\n")
+        .unwrap();
+    cluster.job(4300, "4300", "train");
+    assert_eq!(cluster.prolog(4300, &[("SLURM_JOB_GPUS", "1")]).err, "");
+}
+
+#[test]
+fn a_neighbour_at_work_keeps_no_drain() {
+    // ROCm/spur#836 (ND-11): busy GPUs of other jobs were a 'possible hang' after any job had ended.
+    for epilog_of in ["4242", "4300"] {
+        let cluster = drained(CONFIG);
+        beside_a_neighbour(&cluster);
+        ended(&cluster);
+        assert_eq!(cluster.node.hook("epilog", epilog_of, &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
+        let said = runs(&cluster, 2);
+        assert_eq!(said[1].1, epilog_of == "4242", "after the Epilog of {epilog_of}: {said:?}");
+    }
+}
+
 #[test]
 fn a_drain_stays_after_an_epilog_that_failed() {
     // nebius/soperator#1316 (JL-11): the node crashed under the job, or another Epilog failed; Slurm shows our reason.
