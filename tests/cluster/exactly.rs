@@ -5,6 +5,7 @@ use super::lab::{lease, lease_some};
 use super::node::{Job, Node, sbatch};
 use super::settings::{SOON, Settings};
 use super::several::cycles;
+use std::os::unix::fs::PermissionsExt;
 
 fn squeue(node: &Node, job: u32, format: &str) -> String {
     node.slurm(&["squeue", "-h", "-r", "-j", &job.to_string(), "-o", format])
@@ -70,6 +71,40 @@ fn of_a_heterogeneous_job_no_component_is_drained_for_or_cancelled() {
         let (_, text) = node.explain(part.id);
         assert!(text.contains("heterogeneous"), "{text}");
     }
+}
+
+#[test]
+fn a_batch_job_is_warned_and_requeued_once_and_cancelled_when_it_hangs_again() {
+    let Some(node) = lease(&SOON) else { return };
+    node.configure_with(&SOON, "act: { terminate: requeue, warn: USR1@5s }\n");
+    let heard = node.lab.dir.join(format!("heard.{}", node.name));
+    std::fs::write(&heard, "").expect("a file for the job");
+    std::fs::set_permissions(&heard, PermissionsExt::from_mode(0o666)).expect("its rights");
+    let script = format!(
+        "trap 'echo USR1 >>{}' USR1; (trap '' USR1; exec sleep 3600) & while kill -0 $!; do wait $!; done",
+        heard.display()
+    );
+    let options = ["--requeue", "-w", &node.name, "--gres=gpu:4", "--uid=games", "--wrap", &script];
+    let job = node.running(sbatch(node.lab, &options));
+    node.show(&job.hung());
+    let (id, ended) = (job.id.to_string(), |deed: &str| node.ledger().done(job.id, deed));
+    node.wait_until("the requeue", || ended("requeue").is_some());
+    let (warned, requeued) = (ended("warn").expect("the warning"), ended("requeue").expect("the requeue"));
+    assert!(warned.run < requeued.run, "{warned:?} {requeued:?}");
+    assert_eq!(std::fs::read_to_string(&heard).expect("what it heard"), "USR1\n");
+    node.freed_by(&job);
+    node.wait_until("the node is released", || !node.standing().sinfo.contains("drain"));
+    node.wait_until("it waits for its next run", || squeue(&node, job.id, "%T") == "PENDING");
+    assert!(node.slurm(&["scontrol", "show", "job", &id]).contains("requeueing"), "in its AdminComment");
+
+    node.slurm(&["scontrol", "update", &format!("jobid={id}"), "starttime=now"]);
+    let again = node.running(job.id);
+    node.show(&again.hung());
+    node.wait_until("the cancel", || ended("cancel").is_some());
+    node.freed_by(&again);
+    node.wait_until("the node is released", || node.standing().is_unused());
+    let requeues = node.ledger().actions(job.id).iter().filter(|a| a.verdict == "requeue").count();
+    assert_eq!(requeues, 1);
 }
 
 #[test]
