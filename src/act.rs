@@ -180,17 +180,17 @@ pub fn warn(
     desk.end(action, outcome)
 }
 
-/// Cancels exactly the job run that was judged, or requeues it where the site wants that and it can be.
+/// Cancels exactly the job run that was judged, or requeues it where the site wants that and it can be. Gives which.
 pub fn cancel(
     uncounted: Uncounted,
     terminate: Terminate,
     job: &JobRun,
     look: &mut Look,
     desk: &mut Desk,
-) -> Result<Ending, LedgerError> {
+) -> Result<(Deed, Ending), LedgerError> {
     let agreed = match look.before_cancel(job, uncounted, desk) {
         Ok(agreed) => agreed,
-        Err(doubt) => return Ok(Ending::Withheld(doubt)),
+        Err(doubt) => return Ok((Deed::Cancel, Ending::Withheld(doubt))),
     };
     let deed = match terminate {
         Terminate::Requeue if can_be_requeued(&agreed) => Deed::Requeue,
@@ -203,7 +203,8 @@ pub fn cancel(
     let there = match look.once_more(job, &warrant, desk) {
         Ok(there) => there,
         Err(doubt) => {
-            return desk.end(action, (Outcome::Failed, format!("not asked for: {}", doubt.because)));
+            let words = format!("not asked for: {}", doubt.because);
+            return Ok((deed, desk.end(action, (Outcome::Failed, words))?));
         }
     };
     if look.admin_comment {
@@ -212,10 +213,10 @@ pub fn cancel(
     }
     // The comment took its time too.
     if let Err(because) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
-        return desk.end(action, (Outcome::Failed, format!("not asked for: {because}")));
+        return Ok((deed, desk.end(action, (Outcome::Failed, format!("not asked for: {because}")))?));
     }
     let outcome = end_it(deed, warrant, &target, job, desk.slurm);
-    desk.end(action, outcome)
+    Ok((deed, desk.end(action, outcome)?))
 }
 
 /// The one place where a job is ended; takes the warrant.
@@ -278,8 +279,8 @@ pub fn reconcile(unsettled: &Unsettled, desk: &mut Desk) -> Result<Option<Outcom
             _ => None,
         },
         Deed::Cancel | Deed::Requeue => seen::is_over(desk.slurm.job(*job, Ask::NOTHING_MORE), *restart),
-        // Whether a signal arrived cannot be seen: it is not sent twice.
-        Deed::Warn => Some(true),
+        // Whether a signal arrived cannot be seen.
+        Deed::Warn => None,
         Deed::Release => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(!node.drained_as(reason)),
             _ => None,

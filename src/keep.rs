@@ -51,7 +51,8 @@ pub fn keep(order: &Order, desk: &Desk) -> Result<String, String> {
     let (job, details) = find(order, desk).map_err(nothing)?;
     let there = admin_comment(&details).map_err(nothing)?;
     let said = there.map(admin).unwrap_or_default();
-    let in_force = said.doubt.is_some() || said.keep.is_some_and(|keep| order.now < keep.until);
+    let before = said.keep.filter(|keep| order.now < keep.until);
+    let in_force = said.doubt.is_some() || before.is_some();
     let keep = match order.wish {
         Wish::For(length) => order.keep(WallMs(order.now.0.saturating_add(length.as_millis() as i64))),
         Wish::End if in_force => order.keep(order.now),
@@ -74,14 +75,15 @@ pub fn keep(order: &Order, desk: &Desk) -> Result<String, String> {
         }
         Err(why) => return Err(unsure(shown, &why)),
     }
+    let in_place_of = before.map_or(String::new(), |before| format!("; the one before: {}", before.words()));
     Ok(match order.wish {
         Wish::For(_) => format!(
-            "job {shown} is kept {}: no node drains for it or cancels it until then; alerts go on\nsee it: {}; \
-             end it: gpu-reaper-hc keep {shown} --end\n",
+            "job {shown} is kept {}: no node drains for it or cancels it until then; alerts go on{in_place_of}\n\
+             see it: {}; end it: gpu-reaper-hc keep {shown} --end\n",
             keep.words(),
             see(shown)
         ),
-        Wish::End => format!("job {shown}: its keep has ended\n"),
+        Wish::End => format!("job {shown}: its keep has ended{in_place_of}\n"),
     })
 }
 
@@ -314,7 +316,8 @@ mod tests {
     fn a_keep_is_ended_by_one_that_ends_now() {
         let running = |there| Ctld::with("130", JobState::Running, there);
         let ctld = running(Reading::Measured(LINE));
-        assert_eq!(ctld.order("130", Wish::End), Ok("job 130: its keep has ended\n".to_owned()));
+        let said = ctld.order("130", Wish::End).unwrap();
+        assert!(said.starts_with("job 130: its keep has ended; the one before: until 2026-"), "{said}");
         let written = "gpu-reaper: keep until=2026-11-29T14:00:00Z by=root: paper deadline";
         assert_eq!(ctld.last().map(|w| w.1).as_deref(), Some(written));
         assert!(running(Reading::Measured("gpu-reaper: keep until=x")).order("130", Wish::End).is_ok());

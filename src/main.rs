@@ -66,6 +66,10 @@ fn answer() -> u8 {
         complain("`--json`: keep and release print no JSON, their exit status says it; nothing was done");
         return 2;
     }
+    if cli.command.is_some() && cli.explain.is_some() {
+        complain("`--explain JOBID` stands alone, beside no command; nothing was done");
+        return 2;
+    }
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
         (Some(Command::Keep { job, length, reason, .. }), _) => {

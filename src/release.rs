@@ -10,9 +10,6 @@ use crate::run::{orphans, release};
 use crate::slurm::Controller;
 use crate::units::NodeName;
 
-/// What our reasons for a job run begin with.
-const OF_A_JOB: &str = "gpu-reaper: job=";
-
 /// Where it is done.
 pub struct Site<'a> {
     /// This node.
@@ -79,9 +76,12 @@ fn ours(node: &NodeStatus) -> Result<&str, String> {
     let Some(reason) = node.reason.as_deref().filter(|reason| reason.starts_with(PREFIX)) else {
         return Err(format!("it is {node}: that drain is not ours"));
     };
-    // A fault's reason, or a later version's, is ours; one of a job that does not read back was changed by somebody.
-    if reason.starts_with(OF_A_JOB) && reason::read(reason).is_none() {
-        return Err(format!("it is {node}: that is not what we write; somebody changed it"));
+    // It begins like ours: a later version's, or somebody changed it, or answered in our words.
+    if reason::read(reason).is_none() {
+        let by_hand = "scontrol update nodename=NODE state=undrain";
+        return Err(format!(
+            "it is {node}: that is not what we write, or somebody changed it; to lift it: {by_hand}"
+        ));
     }
     if !node.plain() {
         return Err(format!("it is {node}: beside DRAIN only IDLE, MIXED or ALLOCATED is touched"));
@@ -122,7 +122,7 @@ mod tests {
             (NodeBase::Idle, &["drain"][..], Some(OURS), None),
             (NodeBase::Mixed, &["drain"], Some(OURS), None),
             (NodeBase::Allocated, &["drain", "planned"], Some(OURS), None),
-            (NodeBase::Idle, &["drain"], Some("gpu-reaper: fault=ecc of a later version"), None),
+            (NodeBase::Idle, &["drain"], Some("gpu-reaper: see ticket 7, by eve"), Some("not what we write")),
             (NodeBase::Idle, &[], None, Some("not drained")),
             (NodeBase::Idle, &[], Some(OURS), Some("not drained")),
             (NodeBase::Idle, &["drain"], None, Some("not ours")),

@@ -83,7 +83,7 @@ impl Look<'_> {
             return Err(format!("the node is {node}").into());
         }
         // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
-        if let Some(theirs) = node.reason.as_deref().filter(|r| !r.starts_with(PREFIX)) {
+        if let Some(theirs) = node.reason.as_deref().filter(|text| reason::read(text).is_none()) {
             return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()).into());
         }
         let census = Census::of(rows, me, key);

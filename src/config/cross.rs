@@ -78,6 +78,10 @@ fn bold(check: &mut Check<'_>, config: &Config) {
     if config.rules.exemptions.name_pattern.as_ref().is_some_and(|p| p.is_match("") && p.is_match("\u{1}")) {
         check.notes.push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
     }
+    if config.limits.max_drained_fraction == 0.0 && config.limits.max_drained_nodes != Some(0) {
+        let none = "`limits.max_drained_nodes: 0` is none";
+        check.notes.push(format!("`limits.max_drained_fraction` 0: one node may still be drained; {none}"));
+    }
     if config.mode == Mode::Enforce && config.gpu.source == GpuSourceKind::Simulator {
         check.notes.push("`mode: enforce` with `gpu.source: simulator` acts on made-up readings".to_owned());
     }

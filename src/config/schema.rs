@@ -71,9 +71,9 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
 
 fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
     let enforce_in = EnforceIn {
-        partitions: t.read("partitions", d.partitions, list(name)),
-        accounts: t.read("accounts", d.accounts, list(name)),
-        qos: t.read("qos", d.qos, list(name)),
+        partitions: t.read("partitions", d.partitions, list(whole_name)),
+        accounts: t.read("accounts", d.accounts, list(whole_name)),
+        qos: t.read("qos", d.qos, list(whole_name)),
         node_share: t.read("node_share", d.node_share, real(SHARE)),
     };
     t.finish();
@@ -229,10 +229,10 @@ fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
 
 fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> Exemptions {
     let exemptions = Exemptions {
-        users: t.read("users", d.users, list(name)),
-        accounts: t.read("accounts", d.accounts, list(name)),
-        partitions: t.read("partitions", d.partitions, list(name)),
-        qos: t.read("qos", d.qos, list(name)),
+        users: t.read("users", d.users, list(whole_name)),
+        accounts: t.read("accounts", d.accounts, list(whole_name)),
+        partitions: t.read("partitions", d.partitions, list(whole_name)),
+        qos: t.read("qos", d.qos, list(whole_name)),
         name_pattern: t.read("name_pattern", d.name_pattern, maybe(pattern)),
         max_gpus: t.read("max_gpus", d.max_gpus, maybe(whole(1..=1_000_000))),
         max_age_ms: t.read("max_age", d.max_age_ms, maybe(millis(SECOND..=LONGEST))),

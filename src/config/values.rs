@@ -206,8 +206,11 @@ pub(super) fn file(node: &Node<'_>) -> Result<PathBuf, Bad> {
 /// The absolute path of a file that holds a secret. What stands there instead may be the secret itself:
 /// it is not shown.
 pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
-    let hidden = |w: Wrong| Wrong { found: "something else (not shown)".to_owned(), ..w };
     file(node).map_err(|bad| bad.into_iter().map(hidden).collect())
+}
+
+fn hidden(wrong: Wrong) -> Wrong {
+    Wrong { found: "something else (not shown)".to_owned(), ..wrong }
 }
 
 /// Where slurmrestd listens: nothing but a scheme, a host and a port, or a socket's path. Whoever writes a user, a
@@ -232,7 +235,8 @@ pub(super) fn rest_url(node: &Node<'_>) -> Result<String, Bad> {
     };
     match &node.value {
         Value::Text(text) if one_line(text) && sound(text).is_some() => Ok(text.to_string()),
-        _ => wrong(node, "http://host:port, https://host:port or unix:/path"),
+        _ => wrong::<String>(node, "http://host:port, https://host:port or unix:/path")
+            .map_err(|bad| bad.into_iter().map(hidden).collect()),
     }
 }
 
@@ -275,6 +279,17 @@ pub(super) fn name(node: &Node<'_>) -> Result<String, Bad> {
     match &node.value {
         Value::Text(text) if one_line(text) && !text.contains([' ', ',']) => Ok(text.to_string()),
         _ => wrong(node, "one name, without spaces or commas; a number needs quotes"),
+    }
+}
+
+/// A name as Slurm has it, compared as a whole: a pattern would fit nothing, and spare nobody.
+pub(super) fn whole_name(node: &Node<'_>) -> Result<String, Bad> {
+    let found = name(node)?;
+    match found.contains(['*', '?', '[', ']']) {
+        false => Ok(found),
+        true => {
+            wrong(node, "one whole name, no pattern; `exemptions.name_pattern` is one, for the names of jobs")
+        }
     }
 }
 

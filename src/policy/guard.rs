@@ -189,7 +189,8 @@ fn one_of(what: &str, key: &str, list: &[String], value: &Reading<String>) -> Op
     let looked = match value {
         Reading::Measured(value) => {
             let saw = format!("{what} `{}`", value.escape_debug());
-            let says = match list.contains(value) {
+            // slurmdbd keeps accounts and QOS in lower case; to spare one too many harms nobody.
+            let says = match list.iter().any(|item| item.eq_ignore_ascii_case(value)) {
                 true => Exempt::Yes(saw.clone()),
                 false => Exempt::No(String::new()),
             };

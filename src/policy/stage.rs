@@ -254,9 +254,17 @@ pub fn escalate(finding: &Finding, rules: &Rules, c: Circumstances) -> Step {
     if asked == Verdict::Alert {
         return Step::Rest;
     }
-    let unclear = |a: &&ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
-    if c.actions.iter().filter(|a| a.deed > Deed::Alert).any(|a| unclear(&a)) {
-        return Step::Unclear;
+    let is_unclear = |a: &&ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
+    let unclear = c.actions.iter().filter(|a| a.deed > Deed::Alert).find(is_unclear).map(|a| a.deed);
+    match unclear {
+        None => {}
+        Some(Deed::Warn) => {
+            return withheld(
+                asked,
+                "whether the job heard its warning cannot be seen, and it is not sent twice",
+            );
+        }
+        Some(_) => return Step::Unclear,
     }
     let over =
         [Deed::Cancel, Deed::Requeue].iter().any(|deed| done(c.actions, *deed, c.run).next().is_some());
@@ -330,7 +338,9 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
             Vote::Stands => {}
         }
     }
-    if let Some(deed) = [Deed::Warn, Deed::Cancel].into_iter().find(|deed| c.backing_off.contains(deed)) {
+    if let Some(deed) =
+        [Deed::Warn, Deed::Cancel, Deed::Requeue].into_iter().find(|deed| c.backing_off.contains(deed))
+    {
         return backs_off(asked, deed);
     }
     let warned = warned(rules, &finding, c.actions, c.run, c.now);

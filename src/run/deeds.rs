@@ -68,7 +68,7 @@ impl Case {
             Step::Drain(warrant) => (Deed::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
             Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, &job, &mut look, &mut desk)?),
             Step::Warn(all) => (Deed::Warn, act::warn(all, signal, &job, &mut look, &mut desk)?),
-            Step::Cancel(all) => (Deed::Cancel, act::cancel(all, terminate, &job, &mut look, &mut desk)?),
+            Step::Cancel(all) => act::cancel(all, terminate, &job, &mut look, &mut desk)?,
             Step::Unclear | Step::Rest | Step::Later { .. } | Step::Alert | Step::Withheld { .. } => {
                 return Ok(());
             }
@@ -114,7 +114,7 @@ impl Case {
         }
         match outcome {
             Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
-            Outcome::Done if asked == Deed::Cancel => {
+            Outcome::Done if matches!(asked, Deed::Cancel | Deed::Requeue) => {
                 let details = questions::over(self.job(), JobState::Completing);
                 ledger.set_details(self.job().id, &details)?;
                 self.history.job.details = Some(details);
@@ -136,6 +136,10 @@ pub(super) fn settle_earlier(setting: &Setting, run: RunId, ledger: &mut Ledger)
         if action.deed == Deed::Alert {
             // What was not told whole is told anew.
             ledger.end_action(action.id, Outcome::Failed, "its run was killed", false)?;
+            continue;
+        }
+        if action.deed == Deed::Warn {
+            // Nothing shows whether it arrived; the ladder stands still for that job run.
             continue;
         }
         let subject = format!("outcome {}", action.id);
@@ -221,7 +225,7 @@ fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<String>, Trouble
 
 fn backing_off(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Vec<Deed>, Trouble> {
     let mut waits = Vec::new();
-    for deed in [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel] {
+    for deed in [Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel, Deed::Requeue] {
         if !ledger.ask_allowed(&back_off(job, deed), setting.now)? {
             waits.push(deed);
         }

@@ -138,7 +138,11 @@ fn tell(
     let told = open(ledger)?.iter().any(|fault| fault.subject == orphan.reason && fault.detail == detail);
     ledger.fault_seen(KIND, &orphan.reason, &detail, run, setting.now)?;
     if !told {
-        tracing::warn!("{detail}; {}", how_to_lift(setting));
+        let lift = match reason::read(&orphan.reason) {
+            Some(_) => how_to_lift(setting),
+            None => format!("to lift it: `scontrol update nodename={} state=undrain`", setting.place.node),
+        };
+        tracing::warn!("{detail}; {lift}");
     }
     Ok(())
 }

@@ -174,7 +174,8 @@ fn take_vote_back(
     if stands_still || !is_one || job.details.as_ref().is_some_and(is_over) || !setting.may_act() {
         return Ok(());
     }
-    let unclear = |a: &ActionRecord| matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
+    let unclear =
+        |a: &ActionRecord| a.deed == Deed::Vote && matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
     let subject = format!("take back {}", drain.action.id);
     if case.history.actions.iter().any(unclear) || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());

@@ -45,9 +45,7 @@ impl Slurm {
                 // no error, exit status 0 (measured on 24.11.5). squeue tells the two apart.
                 Ok(rows) if rows.is_empty() => {}
                 Ok(rows) => return one_of(Program::Scontrol, rows, job),
-                // A form of another release may still be a row that is understood.
-                Err(silence)
-                    if has_no_json(&silence) || matches!(silence, NoAnswer::NotUnderstood { .. }) => {}
+                Err(silence) if has_no_json(&silence) => {}
                 Err(silence) => return Err(silence),
             }
         }

@@ -250,7 +250,8 @@ fn an_administrator_lifts_our_drain_by_hand_and_nobody_elses() {
     let refused = [
         ("idle", "none", "not drained"),
         ("idle+drain", "fan 3 dead, ticket 4711", "not ours"),
-        ("idle+drain+reboot_requested", "gpu-reaper: x", "beside DRAIN only"),
+        ("idle+drain", "gpu-reaper: see ticket 7, by eve", "that is not what we write"),
+        ("idle+drain+reboot_requested", &reason(4242), "beside DRAIN only"),
     ];
     for (state, reason, why) in refused {
         cluster.write("node.state", state);

@@ -202,7 +202,8 @@ impl Node {
             Step::Drain(warrant) => (Deed::Drain, act::drain(warrant, job, &mut look, &mut desk)),
             Step::Vote(warrant) => (Deed::Vote, act::vote(warrant, job, &mut look, &mut desk)),
             Step::Cancel(all) => {
-                (Deed::Cancel, act::cancel(all, Terminate::Cancel, job, &mut look, &mut desk))
+                let (deed, ending) = act::cancel(all, Terminate::Cancel, job, &mut look, &mut desk).unwrap();
+                (deed, Ok(ending))
             }
             Step::Alert => return self.alert(tick.finding, tick.run, tick.now, ledger),
             Step::Withheld { asked, because, .. } => {
