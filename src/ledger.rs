@@ -54,6 +54,7 @@ mod schema;
 mod testing;
 mod unit;
 mod units;
+mod words;
 mod xids;
 
 pub use actions::{NewAction, OpenDrain, Unsettled};

@@ -6,7 +6,7 @@ use crate::act::{self, Desk, Ending, Lift};
 use crate::ledger::{Ledger, LedgerError, OpenDrain};
 use crate::model::{NodeStatus, Now, Outcome, RunId};
 use crate::policy::reason::{self, PREFIX};
-use crate::run::{orphans, release};
+use crate::run::release;
 use crate::slurm::Controller;
 use crate::units::NodeName;
 
@@ -98,7 +98,7 @@ fn close_notes(
     let drain = known.map(|drain| drain.action.id.to_string());
     for fault in ledger.open_faults()? {
         let of_drain = fault.kind == release::KIND && Some(&fault.subject) == drain.as_ref();
-        if of_drain || (fault.kind == orphans::KIND && fault.subject == reason) {
+        if of_drain || (fault.kind == release::ORPHAN && fault.subject == reason) {
             ledger.fault_gone(fault.id, now)?;
         }
     }

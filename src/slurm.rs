@@ -10,6 +10,7 @@ pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;
 pub mod json;
+mod listed;
 mod node;
 mod rest;
 mod scontrol;
@@ -19,8 +20,8 @@ mod version;
 
 pub use command::Site;
 pub use controller::{Ask, Controller, Target};
+pub use listed::{Listed, job_state};
 pub use rest::RestSite;
-pub use squeue::{Listed, job_state};
 
 use crate::model::{GpuClaim, JobRun, Outcome};
 use crate::policy::attribution::{Configured, Mapping};

@@ -2,7 +2,8 @@
 //! run, Epilog and boot. Decides nothing, and calls nothing done that was not seen to be done.
 
 use super::columns::Cells;
-use super::jobs::{self, known, number, words};
+use super::jobs::{self, number};
+use super::words::{known, words};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::policy::reason::RunKey;

@@ -3,7 +3,7 @@
 //! is not recorded.
 
 use super::columns::{Cells, Sink, small};
-use super::jobs::{known, state_from, state_word};
+use super::words::{known, state_from, state_word};
 use crate::model::{GpuClaim, JobDetails, JobRunId, NearDeed, Registration};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};

@@ -1,7 +1,8 @@
 //! Findings, and what was withheld: what the rules said of a job run, for as long as it held. They keep what
 //! pruned samples can no longer tell (since when, how much of it certified), and judge nothing.
 
-use super::jobs::{job_id, known, number};
+use super::jobs::{job_id, number};
+use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::units::{BootMs, WallMs};

@@ -1,6 +1,5 @@
 //! One job run in this run: judged, its finding recorded, one step taken, and the line that tells people.
 
-use super::deeds::nodes_of;
 use super::eyes::Eyes;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, questions};
@@ -234,7 +233,7 @@ impl Case {
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
         // Of a job on several nodes the first one tells people, once.
-        if let Ok(nodes) = nodes_of(self.job(), &setting.place.node)
+        if let Ok(nodes) = questions::nodes_of(self.job(), &setting.place.node)
             && !nodes.is_first()
         {
             let (job, first) = (self.job().shown_id(), nodes.first());

@@ -9,14 +9,9 @@ use crate::ledger::Ledger;
 use crate::model::*;
 use crate::policy::cap::Cap;
 use crate::policy::judge;
-use crate::policy::nodes::Nodes;
 use crate::policy::slot::{self, Slot};
 use crate::policy::stage::{Circumstances, Step};
 use crate::reading::Reading;
-use crate::units::NodeName;
-
-/// Slurm's own limit for one list.
-const MOST_NODES: usize = 64 << 10;
 
 impl Case {
     pub(super) fn circumstances(
@@ -41,7 +36,7 @@ impl Case {
             job: self.job(),
             actions: &self.history.actions,
             node_units: self.history.node_units,
-            nodes: nodes_of(self.job(), node),
+            nodes: questions::nodes_of(self.job(), node),
             wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
             held_by: held_by(setting, ledger)?,
             backing_off: backing_off(setting, self.job(), ledger)?,
@@ -179,25 +174,6 @@ pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Readi
         gpus,
         admin_comment: config.act.admin_comment,
     }
-}
-
-/// The job's nodes by Slurm's own list; without an answer of Slurm, only a job that its registration places on one
-/// node is known to be alone.
-pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
-    let count = job.details.as_ref().map_or(job.registration.nodes, |details| details.nodes);
-    match count {
-        Reading::Measured(1) => return Ok(Nodes::alone(me)),
-        Reading::Measured(_) => {}
-        Reading::Absent(_) => return Err("on how many nodes the job runs is not known".to_owned()),
-    }
-    let list = job.details.as_ref().and_then(|details| details.node_list.measured());
-    let list = list.ok_or("on which nodes the job runs is not known")?;
-    let names = crate::slurm::hostlist::expand(list, MOST_NODES)?;
-    let names = names.iter().map(|name| NodeName::new(name)).collect::<Result<Vec<_>, _>>()?;
-    if count != Reading::Measured(names.len() as u32) {
-        return Err("Slurm's list of the job's nodes is not as long as it says".to_owned());
-    }
-    Nodes::new(names, me)
 }
 
 /// Whatever about this run, node or site forbids a deed that time has made due.

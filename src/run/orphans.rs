@@ -2,7 +2,7 @@
 //! moment that differs by node; told once, counted, and lifted only where the site says so, under the conditions of any
 //! other release and once the run that it names is gone. A reason that cannot be read is left to people.
 
-use super::release::{self, epilog_ended, how_to_lift, may_be_lifted, no_fault, nothing_is_left};
+use super::release::{self, ORPHAN, epilog_ended, how_to_lift, may_be_lifted, no_fault, nothing_is_left};
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, UNKNOWN_INTERVAL_MS};
 use crate::act::{self, Desk, Ending, Lift};
@@ -13,8 +13,6 @@ use crate::policy::reason::{self, Ours, PREFIX, RunKey};
 use crate::policy::slot::Slot;
 use crate::slurm::{Ask, Listed};
 
-/// The kind of these faults; their subject is the node's Reason.
-pub const KIND: &str = "orphan";
 /// The question whether there is one.
 const SUBJECT: &str = "orphans";
 /// Its answer, after which it is not asked again; kept for as long as the boot lasts.
@@ -64,7 +62,7 @@ pub fn look(
 }
 
 fn open(ledger: &Ledger) -> Result<Vec<FaultRow>, Trouble> {
-    Ok(ledger.open_faults()?.into_iter().filter(|fault| fault.kind == KIND).collect())
+    Ok(ledger.open_faults()?.into_iter().filter(|fault| fault.kind == ORPHAN).collect())
 }
 
 fn words(open: Vec<FaultRow>) -> Vec<String> {
@@ -136,7 +134,7 @@ fn tell(
     };
     let detail = format!("an orphaned drain of ours, {whose}, stays: {why}: `{reason}`");
     let told = open(ledger)?.iter().any(|fault| fault.subject == orphan.reason && fault.detail == detail);
-    ledger.fault_seen(KIND, &orphan.reason, &detail, run, setting.now)?;
+    ledger.fault_seen(ORPHAN, &orphan.reason, &detail, run, setting.now)?;
     if !told {
         let lift = match reason::read(&orphan.reason) {
             Some(_) => how_to_lift(setting),

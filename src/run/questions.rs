@@ -4,9 +4,13 @@
 use super::{Setting, Trouble};
 use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
+use crate::policy::nodes::Nodes;
 use crate::reading::{Absence, Reading};
-use crate::slurm::{Ask, Listed};
-use crate::units::{BootMs, WallMs, hash};
+use crate::slurm::{Ask, Listed, hostlist};
+use crate::units::{BootMs, NodeName, WallMs, hash};
+
+/// Slurm's own limit for one list.
+const MOST_NODES: usize = 64 << 10;
 
 /// Jobs asked about in one run; others wait for the next.
 const DISCOVERIES_A_RUN: usize = 2;
@@ -155,6 +159,25 @@ fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
         details.shares = shares.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
     }
     Ok(details)
+}
+
+/// The job's nodes by Slurm's own list; without an answer of Slurm, only a job that its registration places on one
+/// node is known to be alone.
+pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
+    let count = job.details.as_ref().map_or(job.registration.nodes, |details| details.nodes);
+    match count {
+        Reading::Measured(1) => return Ok(Nodes::alone(me)),
+        Reading::Measured(_) => {}
+        Reading::Absent(_) => return Err("on how many nodes the job runs is not known".to_owned()),
+    }
+    let list = job.details.as_ref().and_then(|details| details.node_list.measured());
+    let list = list.ok_or("on which nodes the job runs is not known")?;
+    let names = hostlist::expand(list, MOST_NODES)?;
+    let names = names.iter().map(|name| NodeName::new(name)).collect::<Result<Vec<_>, _>>()?;
+    if count != Reading::Measured(names.len() as u32) {
+        return Err("Slurm's list of the job's nodes is not as long as it says".to_owned());
+    }
+    Nodes::new(names, me)
 }
 
 /// What is left to say of a run that Slurm no longer sees here.

@@ -5,7 +5,7 @@
 use super::cases::Case;
 use super::deeds;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble};
+use super::{Setting, Trouble, questions};
 use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::Release;
 use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
@@ -20,9 +20,11 @@ const CLEAN_BYTES: u64 = 256 << 20;
 
 /// The kind of fault under which a drain that stays is kept.
 pub const KIND: &str = "drain";
+/// The kind under which one that this boot or this ledger does not know is kept; its subject is the node's Reason.
+pub const ORPHAN: &str = "orphan";
 
 /// Kinds of faults that are notes about our drains or about jobs, and no fault of the node.
-const NO_FAULT_OF_THE_NODE: [&str; 3] = [KIND, super::orphans::KIND, "xid"];
+const NO_FAULT_OF_THE_NODE: [&str; 3] = [KIND, ORPHAN, "xid"];
 
 /// Why a drain is not fit for release.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,7 +113,7 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
     }
     let job = ledger.find_runs(drain.job)?.into_iter().map(|it| it.run).find(|it| it.id == drain.job_run);
     let Some(job) = job else { return Ok(false) };
-    let Ok(nodes) = deeds::nodes_of(&job, &setting.place.node) else { return Ok(false) };
+    let Ok(nodes) = questions::nodes_of(&job, &setting.place.node) else { return Ok(false) };
     ledger.unanswered(&subject, setting.now)?;
     let mut unseen = || Reading::Absent(Absence::NotAsked);
     let look = deeds::look(setting, &mut unseen);

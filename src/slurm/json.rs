@@ -3,8 +3,8 @@
 //! not spoils the whole answer, and nothing is taken for its absence. Only a SLUID may be missing.
 
 use super::cgroup::is_sluid;
+use super::listed::{Listed, job_state, user, word};
 use super::node::status_of_words;
-use super::squeue::{Listed, job_state, user, word};
 use crate::model::{JobDetails, JobId, JobState, NearDeed, NodeRow};
 use crate::reading::{Absence, Reading};
 use crate::units::NodeName;
