@@ -9,6 +9,7 @@ use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work;
 use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 use crate::units::{DeviceMinor, UnitUuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +45,8 @@ pub struct Books {
     units: Vec<KnownUnit>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
+    /// When the newest run of this boot sampled.
+    pub newest: Option<BootMs>,
 }
 
 impl Books {
@@ -52,7 +55,8 @@ impl Books {
         let boot = &setting.now.boot_id;
         Ok(ledger.together(|ledger| {
             let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
-            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)? })
+            let newest = ledger.run_before(RunId(i64::MAX), setting.now)?;
+            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)?, newest })
         })?)
     }
 }

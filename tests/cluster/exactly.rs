@@ -93,7 +93,7 @@ fn a_batch_job_is_warned_and_requeued_once_and_cancelled_when_it_hangs_again() {
     assert!(warned.run < requeued.run, "{warned:?} {requeued:?}");
     assert_eq!(std::fs::read_to_string(&heard).expect("what it heard"), "USR1\n");
     node.freed_by(&job);
-    node.wait_until("the node is released", || !node.standing().sinfo.contains("drain"));
+    node.wait_until("the node is released", || node.standing().sinfo.starts_with("up "));
     node.wait_until("it waits for its next run", || squeue(&node, job.id, "%T") == "PENDING");
     assert!(node.slurm(&["scontrol", "show", "job", &id]).contains("requeueing"), "in its AdminComment");
 
@@ -123,7 +123,7 @@ fn a_job_requeued_right_before_scancel_runs_is_not_cancelled() {
     node.wait_until("it waits for its next run", || {
         node.slurm(&["squeue", "-h", "-j", &id, "-o", "%T"]) == "PENDING"
     });
-    node.wait_until("the node is released", || !node.standing().sinfo.contains("drain"));
+    node.wait_until("the node is released", || node.standing().sinfo.starts_with("up "));
     let shown = node.slurm(&["scontrol", "show", "job", &id]);
     assert!(shown.contains("JobState=PENDING") && shown.contains("Restarts=1"), "{shown}");
     let cancels = node.ledger().actions(job.id).iter().filter(|a| a.verdict == "cancel").count();
