@@ -1,22 +1,27 @@
-//! The deeds: drain, cancel, release, and finding out how an unclear one ended. The only room that changes
+//! The deeds: drain, vote, warn, cancel, release, and finding out how an unclear one ended. The only room that changes
 //! anything outside the ledger. Every deed consumes its warrant, looks before it acts, is written down
 //! durably before and with its outcome after; a run killed between the two is reconciled by looking.
 
 pub mod look;
-pub mod reason;
+mod seen;
 
-use crate::ledger::{self, Ledger, LedgerError, NewAction, OpenDrain};
-use crate::model::{ActionRecord, JobId, JobRun, JobState, Now, Outcome, RunId, Verdict};
-use crate::policy::stage::{CancelWarrant, DrainWarrant};
-use crate::slurm::{Answer, NodeStatus, Slurm};
-use look::Look;
+use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain, Unsettled};
+use crate::model::{Deed, JobRun, Now, Outcome, RunId};
+use crate::policy::keep;
+use crate::policy::nodes::Nodes;
+use crate::policy::reason::{self, RunKey, Stand};
+use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
+use crate::policy::{Finding, Guard};
+use crate::reading::{Absence, Reading};
+use crate::slurm::{Ask, Controller, Target};
+use look::{Agreed, Look};
 
 /// Where a deed is done: the books, the commands, and this run.
 pub struct Desk<'a> {
     /// The books.
     pub ledger: &'a mut Ledger,
-    /// Slurm's commands for this node.
-    pub slurm: &'a Slurm,
+    /// slurmctld, asked from this node.
+    pub slurm: &'a dyn Controller,
     /// This moment.
     pub now: &'a Now,
     /// This run.
@@ -25,13 +30,65 @@ pub struct Desk<'a> {
     pub finding: i64,
 }
 
+/// Why a deed was not begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The guard that holds, where one does.
+    pub guard: Option<Guard>,
+    /// In words.
+    pub because: String,
+    /// The limit over the whole cluster holds: it is asked again ever more rarely.
+    pub of_limit: bool,
+}
+
+impl From<String> for Doubt {
+    fn from(because: String) -> Doubt {
+        Doubt { guard: None, because, of_limit: false }
+    }
+}
+
 /// How a deed ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Ending {
     /// Begun, and how it ended, with Slurm's words.
     Ended(Outcome, String),
     /// The look before found a doubt: nothing was begun.
-    Withheld(String),
+    Withheld(Doubt),
+}
+
+/// How a job's time on its nodes is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminate {
+    /// It is cancelled.
+    Cancel,
+    /// It is requeued where it can be, once; else cancelled.
+    Requeue,
+}
+
+impl Desk<'_> {
+    fn begin(
+        &mut self,
+        deed: Deed,
+        job: &JobRun,
+        finding: &Finding,
+        (seen_before, reason): (&str, Option<&str>),
+    ) -> Result<i64, LedgerError> {
+        let action = NewAction {
+            deed,
+            finding: Some(self.finding),
+            job,
+            run: self.run,
+            signature: finding.signature.word(),
+            seen_before,
+            reason,
+        };
+        self.ledger.begin_action(&action, self.now)
+    }
+
+    fn end(&mut self, action: i64, (outcome, detail): (Outcome, String)) -> Result<Ending, LedgerError> {
+        self.ledger.end_action(action, outcome, &detail, true)?;
+        Ok(Ending::Ended(outcome, detail))
+    }
 }
 
 /// Drains this node for the warrant's finding.
@@ -40,105 +97,172 @@ pub fn drain(
     job: &JobRun,
     look: &mut Look,
     desk: &mut Desk,
-) -> Result<Deed, LedgerError> {
-    let finding = warrant.finding();
-    let before = match look.before_drain(job, finding, desk) {
-        Ok(node) => node,
-        Err(doubt) => return Ok(Deed::Withheld(doubt)),
+) -> Result<Ending, LedgerError> {
+    let (node, key) = match look.before_drain(job, &warrant, desk) {
+        Ok(seen) => seen,
+        Err(doubt) => return Ok(Ending::Withheld(doubt)),
     };
-    let reason = reason::waste(job, finding, Verdict::Drain);
-    let action = desk.ledger.begin_action(
-        &NewAction {
-            deed: ledger::Deed::Of(Verdict::Drain),
-            finding: Some(desk.finding),
-            job,
-            run: desk.run,
-            signature: finding.signature.word(),
-            seen_before: &before.to_string(),
-            reason: Some(&reason),
-        },
-        desk.now,
-    )?;
+    let finding = warrant.finding();
+    let reason = reason::waste(key, finding.signature, Stand::Drain, finding.since_wall);
+    let action = desk.begin(Deed::Drain, job, finding, (&node.to_string(), Some(&reason)))?;
     let told = desk.slurm.drain(&reason);
-    let (outcome, detail) = drained(&told, desk.slurm.node(), &reason);
-    desk.ledger.end_action(action, outcome, &detail, true)?;
-    Ok(Deed::Ended(outcome, detail))
+    let outcome = seen::drained(&told, desk.slurm.node(), &reason);
+    desk.end(action, outcome)
 }
 
-/// How a drain ended: seen, not believed.
-fn drained(told: &Answer<()>, seen: Answer<NodeStatus>, reason: &str) -> (Outcome, String) {
-    match (told, seen) {
-        (_, Ok(node)) if node.drained_as(reason) => (Outcome::Done, node.to_string()),
-        (Ok(()), Ok(node)) => (Outcome::Failed, format!("Slurm took it, but shows {node}")),
-        (Err(silence), _) => (silence.outcome(), silence.to_string()),
-        (Ok(()), Err(silence)) => (Outcome::Unknown, silence.to_string()),
-    }
-}
-
-/// Cancels exactly the job run that was judged.
-pub fn cancel(
-    warrant: CancelWarrant,
+/// Rewrites the reason of our own drain: this node agrees that the job be cancelled.
+pub fn vote(
+    warrant: VoteWarrant,
     job: &JobRun,
     look: &mut Look,
     desk: &mut Desk,
-) -> Result<Deed, LedgerError> {
-    let finding = warrant.finding();
-    let target = match look.before_cancel(job, &warrant, desk) {
-        Ok(target) => target,
-        Err(doubt) => return Ok(Deed::Withheld(doubt)),
+) -> Result<Ending, LedgerError> {
+    let (node, key) = match look.before_vote(job, &warrant, desk) {
+        Ok(seen) => seen,
+        Err(doubt) => return Ok(Ending::Withheld(doubt)),
     };
-    let action = desk.ledger.begin_action(
-        &NewAction {
-            deed: ledger::Deed::Of(Verdict::Cancel),
-            finding: Some(desk.finding),
-            job,
-            run: desk.run,
-            signature: finding.signature.word(),
-            seen_before: &format!("job {target} running"),
-            reason: None,
-        },
-        desk.now,
-    )?;
+    let finding = warrant.finding();
+    let reason = reason::waste(key, finding.signature, warrant.stand(), finding.since_wall);
+    let action = desk.begin(Deed::Vote, job, finding, (&node.to_string(), Some(&reason)))?;
+    let told = desk.slurm.set_reason(&reason);
+    let outcome = seen::drained(&told, desk.slurm.node(), &reason);
+    desk.end(action, outcome)
+}
+
+/// Takes this node's vote back: it would not vote now. The drain stays, with the reason that it had first. `Lifted`:
+/// somebody came first, and there is no vote any more.
+pub fn retract(drain: &OpenDrain, job: &JobRun, desk: &mut Desk) -> Result<Ending, LedgerError> {
+    let Some(first) = drain.action.reason.as_deref() else {
+        return Ok(Ending::Withheld("the drain's reason is not known".to_owned().into()));
+    };
+    let node = match desk.slurm.node() {
+        Ok(node) if drain.shows(&node) => node,
+        Ok(node) => {
+            let words = format!("lifted or changed by somebody else: {node}");
+            return desk.end(drain.action.id, (Outcome::Lifted, words));
+        }
+        Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
+    };
+    let action = NewAction {
+        deed: Deed::Vote,
+        finding: None,
+        job,
+        run: desk.run,
+        signature: &drain.action.signature,
+        seen_before: &node.to_string(),
+        reason: Some(first),
+    };
+    let action = desk.ledger.begin_action(&action, desk.now)?;
+    let told = desk.slurm.set_reason(first);
+    let outcome = seen::drained(&told, desk.slurm.node(), first);
+    desk.end(action, outcome)
+}
+
+/// Warns the job by a signal. For many jobs that is a kill: it takes all that a cancel takes.
+pub fn warn(
+    uncounted: Uncounted,
+    signal: &str,
+    job: &JobRun,
+    look: &mut Look,
+    desk: &mut Desk,
+) -> Result<Ending, LedgerError> {
+    let Agreed { warrant, target, .. } = match look.before_cancel(job, uncounted, desk) {
+        Ok(agreed) => agreed,
+        Err(doubt) => return Ok(Ending::Withheld(doubt)),
+    };
+    let finding = warrant.finding();
+    let before = format!("job {} running", target.display_id);
+    let action = desk.begin(Deed::Warn, job, finding, (&before, None))?;
+    let outcome = match desk.slurm.signal(&target, signal) {
+        Ok(()) => (Outcome::Done, format!("SIG{signal} sent")),
+        Err(silence) => (silence.outcome(), silence.to_string()),
+    };
+    desk.end(action, outcome)
+}
+
+/// Cancels exactly the job run that was judged, or requeues it where the site wants that and it can be. Gives which.
+pub fn cancel(
+    uncounted: Uncounted,
+    terminate: Terminate,
+    job: &JobRun,
+    look: &mut Look,
+    desk: &mut Desk,
+) -> Result<(Deed, Ending), LedgerError> {
+    let agreed = match look.before_cancel(job, uncounted, desk) {
+        Ok(agreed) => agreed,
+        Err(doubt) => return Ok((Deed::Cancel, Ending::Withheld(doubt))),
+    };
+    let deed = match terminate {
+        Terminate::Requeue if can_be_requeued(&agreed) => Deed::Requeue,
+        Terminate::Requeue | Terminate::Cancel => Deed::Cancel,
+    };
+    let Agreed { warrant, target, .. } = agreed;
+    let nodes = warrant.votes();
+    let before = format!("job {} running, {nodes} nodes agree", target.display_id);
+    let action = desk.begin(deed, job, warrant.finding(), (&before, None))?;
+    let there = match look.once_more(job, &warrant, desk) {
+        Ok(there) => there,
+        Err(doubt) => {
+            let words = format!("not asked for: {}", doubt.because);
+            return Ok((deed, desk.end(action, (Outcome::Failed, words))?));
+        }
+    };
     if look.admin_comment {
-        leave_comment(&target, &reason::comment(job, finding, desk.now), desk.slurm);
+        let text = reason::comment(deed, job, warrant.finding(), desk.now);
+        leave_comment(&target, &there, &text, desk.slurm);
     }
-    // Brake, node, GPUs and comment took their time: a requeue meanwhile makes it another run.
-    if let Err(doubt) = look::is_that_run(job, desk) {
-        let detail = format!("not asked for: {doubt}");
-        desk.ledger.end_action(action, Outcome::Failed, &detail, true)?;
-        return Ok(Deed::Ended(Outcome::Failed, detail));
+    // The comment took its time too.
+    if let Err(because) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
+        return Ok((deed, desk.end(action, (Outcome::Failed, format!("not asked for: {because}")))?));
     }
-    let told = desk.slurm.cancel(&target);
-    let (outcome, detail) = cancelled(&told, job, desk.slurm);
-    desk.ledger.end_action(action, outcome, &detail, true)?;
-    Ok(Deed::Ended(outcome, detail))
+    let outcome = end_it(deed, warrant, &target, job, desk.slurm);
+    Ok((deed, desk.end(action, outcome)?))
 }
 
-/// Says why in the job's AdminComment, unless somebody else's words stand there.
-fn leave_comment(target: &str, text: &str, slurm: &Slurm) {
-    let told = slurm.has_admin_comment(target).and_then(|there| match there {
-        true => Ok("left as it is: somebody's words stand there"),
-        false => slurm.admin_comment(target, text).map(|()| "written"),
-    });
-    match told {
-        Ok(words) => tracing::info!(job = target, "AdminComment {words}"),
-        Err(silence) => tracing::warn!(job = target, "AdminComment not written: {silence}"),
+/// The one place where a job is ended; takes the warrant.
+fn end_it(
+    deed: Deed,
+    _warrant: CancelWarrant,
+    target: &Target,
+    job: &JobRun,
+    slurm: &dyn Controller,
+) -> (Outcome, String) {
+    let told = match deed {
+        Deed::Requeue => slurm.requeue(target),
+        _ => slurm.cancel(target),
+    };
+    let seen = slurm.job(job.registration.job, Ask::NOTHING_MORE);
+    match deed {
+        Deed::Requeue => seen::requeued(&told, seen, job),
+        _ => seen::cancelled(&told, seen),
     }
 }
 
-/// Exit status 0 of scancel proves nothing: an unknown or ended job gives it too. Seen by looking.
-fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String) {
-    match (told, slurm.job(job.registration.job)) {
-        (_, Ok(None)) => (Outcome::Done, "Slurm no longer lists it".to_owned()),
-        (_, Ok(Some(d))) if matches!(d.state, JobState::Completing | JobState::Ended) => {
-            (Outcome::Done, format!("Slurm says {}", d.state.word()))
+/// Only what Slurm can requeue, and at most once a job id: one that was restarted before, by us on any node or by
+/// somebody else, is not requeued.
+fn can_be_requeued(agreed: &Agreed) -> bool {
+    let yes = |reading: &Reading<bool>| *reading == Reading::Measured(true);
+    yes(&agreed.batch) && yes(&agreed.requeue) && agreed.restart == Reading::Measured(0)
+}
+
+/// Says why in the job's AdminComment, unless anything but our own words stands there.
+fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &dyn Controller) {
+    let id = &target.display_id;
+    let free = match there {
+        Reading::Absent(why) => *why == Absence::NoData,
+        // A keep is over where a cancel comes to this.
+        Reading::Measured(words) => {
+            let others = keep::others(words);
+            others.is_empty() || reason::is_comment(&others)
         }
-        (_, Ok(Some(d))) if d.state == JobState::Pending => {
-            (Outcome::Failed, "requeued meanwhile; what waits now was not cancelled".to_owned())
-        }
-        (Err(silence), _) => (silence.outcome(), silence.to_string()),
-        // scancel returns before the job's processes are told.
-        (Ok(()), _) => (Outcome::Unknown, "scancel was taken; the job still runs".to_owned()),
+    };
+    if !free {
+        tracing::info!(job = id, "AdminComment left as it is: somebody's words stand there");
+        return;
+    }
+    match slurm.set_admin_comment(id, text) {
+        Ok(()) => tracing::info!(job = id, "AdminComment written"),
+        Err(silence) => tracing::warn!(job = id, "AdminComment not written: {silence}"),
     }
 }
 
@@ -146,54 +270,132 @@ fn cancelled(told: &Answer<()>, job: &JobRun, slurm: &Slurm) -> (Outcome, String
 const UNCLEAR_FOR_MS: i64 = 120_000;
 
 /// Finds out how an earlier action ended, by looking, never by repeating it.
-pub fn reconcile(action: &ActionRecord, job: JobId, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+pub fn reconcile(unsettled: &Unsettled, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+    let Unsettled { action, job, restart } = unsettled;
     let old = desk.ledger.action_age_ms(action.id, desk.now)? > UNCLEAR_FOR_MS;
-    let seen = match action.verdict {
-        Verdict::Drain => match (desk.slurm.node(), &action.reason) {
+    let seen = match action.deed {
+        Deed::Drain | Deed::Vote => match (desk.slurm.node(), &action.reason) {
             (Ok(node), Some(reason)) => Some(node.drained_as(reason)),
             _ => None,
         },
-        Verdict::Cancel => match desk.slurm.job(job) {
-            Ok(None) => Some(true),
-            Ok(Some(d)) => Some(matches!(d.state, JobState::Completing | JobState::Ended)),
-            Err(_) => None,
+        Deed::Cancel | Deed::Requeue => seen::is_over(desk.slurm.job(*job, Ask::NOTHING_MORE), *restart),
+        // Whether a signal arrived cannot be seen.
+        Deed::Warn => None,
+        Deed::Release => match (desk.slurm.node(), &action.reason) {
+            (Ok(node), Some(reason)) => Some(!node.drained_as(reason)),
+            _ => None,
         },
-        Verdict::Alert => Some(false),
+        Deed::Alert => Some(false),
     };
     let outcome = match seen {
         Some(true) => Outcome::Done,
         Some(false) if old => Outcome::Failed,
         _ => return Ok(None),
     };
-    desk.ledger.end_action(action.id, outcome, "found by looking", true)?;
+    let words = match action.deed {
+        Deed::Cancel | Deed::Requeue if outcome == Outcome::Done => "found by looking: the job run is over",
+        _ => "found by looking",
+    };
+    desk.ledger.end_action(action.id, outcome, words, true)?;
     Ok(Some(outcome))
 }
 
-/// Lifts a drain of ours: the caller has seen that its job run is gone or works again, in two runs. `UNDRAIN`
-/// clears only the drain; every state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason,
-/// keeps it.
-pub fn release(drain: &OpenDrain, desk: &mut Desk) -> Result<Deed, LedgerError> {
-    let Some(reason) = drain.action.reason.as_deref() else {
-        return Ok(Deed::Withheld("its reason is not known".to_owned()));
-    };
-    let drain = &drain.action;
+/// Whose wish it is that a drain of ours be lifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lift {
+    /// Its job run is gone or works again, as two runs agree.
+    Release,
+    /// The cap is overshot, and this node's drain came past it.
+    Withdraw,
+    /// An administrator on the node asks for it.
+    ByHand,
+}
+
+impl Lift {
+    /// How the ledger calls what it leads to.
+    fn words(self) -> (Outcome, &'static str) {
+        match self {
+            Lift::Release => (Outcome::Released, "released by us"),
+            // Not lifted by somebody: the ladder may come to it again.
+            Lift::Withdraw => (Outcome::Failed, "withdrawn by us: the limit over the cluster was overshot"),
+            Lift::ByHand => (Outcome::Lifted, "lifted by hand with `gpu-reaper-hc release`"),
+        }
+    }
+}
+
+/// Lifts a drain of ours; the caller answers for the conditions on job and GPUs. `UNDRAIN` clears only the drain; every
+/// state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason, keeps it. Gives `Done` where it is gone
+/// by us, `Lifted` where somebody came first, `Failed` where it surely stands.
+pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, LedgerError> {
     let node = match desk.slurm.node() {
         Ok(node) => node,
-        Err(silence) => return Ok(Deed::Withheld(silence.to_string())),
+        Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
     };
-    if !node.drained_as(reason) {
-        desk.ledger.mark_lifted(drain.id, &format!("lifted or changed by somebody else: {node}"))?;
-        return Ok(Deed::Ended(Outcome::Lifted, node.to_string()));
+    let (outcome, words) = lift.words();
+    let id = drain.action.id;
+    if !drain.shows(&node) {
+        // A run that was killed after it had asked left word.
+        if drain.action.detail == words {
+            desk.ledger.end_action(id, outcome, words, true)?;
+            return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
+        }
+        return desk.end(id, (Outcome::Lifted, format!("lifted or changed by somebody else: {node}")));
     }
     if !node.plain() {
-        return Ok(Deed::Withheld(format!("the node is {node}")));
+        return Ok(Ending::Withheld(format!("the node is {node}").into()));
     }
-    let told = desk.slurm.undrain();
-    match desk.slurm.node() {
-        Ok(after) if !after.drained() => {
-            desk.ledger.mark_lifted(drain.id, "released by us")?;
-            Ok(Deed::Ended(Outcome::Lifted, after.to_string()))
+    let (stood, before) = (drain.action.outcome, &drain.action.detail);
+    desk.ledger.end_action(id, stood, words, true)?;
+    match undrain(desk.slurm) {
+        (Outcome::Done, after) => {
+            desk.ledger.end_action(id, outcome, words, true)?;
+            Ok(Ending::Ended(Outcome::Done, after))
         }
-        _ => Ok(Deed::Ended(Outcome::Unknown, told.map_or_else(|e| e.to_string(), |()| "asked".to_owned()))),
+        (Outcome::Failed, why) => {
+            desk.ledger.end_action(id, stood, before, true)?;
+            Ok(Ending::Ended(Outcome::Failed, why))
+        }
+        // The record stands as it is: the next look tells.
+        (_, why) => Ok(Ending::Ended(Outcome::Unknown, why)),
+    }
+}
+
+/// Lifts a drain of ours that the ledger does not know, seen with this reason; the caller answers for the conditions.
+/// `key`: the run that it names, under which the deed is written down; a reason that names none leaves no row.
+pub fn lift_unknown(reason: &str, key: Option<RunKey>, desk: &mut Desk) -> Result<Ending, LedgerError> {
+    let node = match desk.slurm.node() {
+        Ok(node) => node,
+        Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
+    };
+    if !node.drained_as(reason) || !node.plain() {
+        return Ok(Ending::Withheld(format!("the node is {node}").into()));
+    }
+    let Some(key) = key else {
+        let (outcome, words) = undrain(desk.slurm);
+        return Ok(Ending::Ended(outcome, words));
+    };
+    let action = desk.ledger.begin_release(key, reason, &node.to_string(), desk.run, desk.now)?;
+    let outcome = undrain(desk.slurm);
+    desk.end(action, outcome)
+}
+
+/// Lifts DRAIN from this node, whose drain was just seen to be ours and its state to be plain; sees whether it is gone.
+pub fn undrain(slurm: &dyn Controller) -> (Outcome, String) {
+    let told = slurm.undrain();
+    seen::undrained(&told, slurm.node())
+}
+
+/// Counts the cluster's drains once more, in the run after a drain of ours, and withdraws it if it is one too many.
+/// `None`: it may stay, or Slurm does not say.
+pub fn count_again(
+    drain: &OpenDrain,
+    nodes: &Nodes,
+    look: &Look,
+    desk: &mut Desk,
+) -> Result<Option<Ending>, LedgerError> {
+    match look.is_one_too_many(drain, nodes, desk) {
+        Err(_) => Ok(None),
+        Ok(false) => desk.ledger.note_counted_again(drain.action.id, desk.run).map(|()| None),
+        Ok(true) => lift(drain, Lift::Withdraw, desk).map(Some),
     }
 }

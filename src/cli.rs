@@ -1,5 +1,6 @@
 //! The command line. One definition makes parsing, `--help` and the man page's options.
 
+use crate::policy::keep;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Print JSON instead of text
+    /// Print JSON instead of text; keep and release refuse it
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -52,6 +53,29 @@ pub enum Command {
         #[arg(value_name = "JOBID")]
         job: String,
     },
+    /// Have one running job neither drained for nor cancelled for a time; works from any node
+    ///
+    /// Writes a line to the job's AdminComment, beside what others wrote there, where every node finds it before a
+    /// deed. A later keep replaces an earlier one. Alerts go on.
+    Keep {
+        /// The job as Slurm prints it: 130, 123_4, or a SLUID; of an array one task
+        #[arg(value_name = "JOBID")]
+        job: String,
+        /// For how long from now, 1m to 30d
+        #[arg(long = "for", value_name = "DURATION", value_parser = keep_length,
+              required_unless_present = "end", conflicts_with = "end")]
+        length: Option<Duration>,
+        /// Why, for those who read it later
+        #[arg(long, value_name = "TEXT", value_parser = keep::reason, required_unless_present = "end")]
+        reason: Option<String>,
+        /// End a keep now
+        #[arg(long)]
+        end: bool,
+    },
+    /// Lift our own drain from this node, also one that the ledger does not know; nobody else's
+    ///
+    /// Whether the job has gone and the GPUs are clean is yours to judge. To be run as root on the node.
+    Release,
     /// Check, show or print the configuration
     Config {
         /// Which
@@ -98,6 +122,16 @@ fn interval(text: &str) -> Result<Duration, String> {
     crate::config::duration(text).and_then(|every| match every.is_zero() {
         true => Err("expected at least 1s".to_owned()),
         false => Ok(every),
+    })
+}
+
+/// How long a keep may last.
+fn keep_length(text: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_secs(60);
+    const MOST: Duration = Duration::from_secs(30 * 86_400);
+    crate::config::duration(text).and_then(|length| match (LEAST..=MOST).contains(&length) {
+        true => Ok(length),
+        false => Err("expected 1m to 30d; `--end` ends a keep".to_owned()),
     })
 }
 

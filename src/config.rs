@@ -4,7 +4,7 @@
 //! From text to meaning: `file` reads, `tree` parses, `schema` asks for every key (through `table`, which
 //! collects what is wrong, and `values`, which read one value each), `cross` compares keys with one another.
 
-use crate::mode::Mode;
+use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
 use crate::policy::{Auto, Exemptions, Rules, Stage, Thresholds};
 use std::fmt;
@@ -15,7 +15,6 @@ mod cross;
 mod effective;
 mod file;
 mod not_yet;
-mod quantity;
 mod schema;
 mod table;
 mod tree;
@@ -65,7 +64,7 @@ pub enum SlurmSource {
     Auto,
     /// The whole list of this node, at most every 15 minutes.
     Squeue,
-    /// slurmrestd; its keys parse, this version does not read it.
+    /// slurmrestd for jobs and nodes; deeds stay with the commands.
     Rest,
 }
 
@@ -78,6 +77,14 @@ pub struct Slurm {
     pub bin_dir: Option<PathBuf>,
     /// slurm.conf, for commands that slurmd starts without SLURM_CONF.
     pub conf: Option<PathBuf>,
+    /// `http://host:port`, `https://host:port` or `unix:/path`; there where the source is [`SlurmSource::Rest`].
+    pub rest_url: Option<String>,
+    /// Of `v0.0.41` the 41; `None`: the newest that is served.
+    pub rest_version: Option<u8>,
+    /// As whom slurmrestd is asked.
+    pub username: Option<String>,
+    /// The file that holds the token.
+    pub token_file: Option<PathBuf>,
 }
 
 /// When our own drain is lifted.
@@ -96,6 +103,8 @@ pub struct Act {
     pub release: Release,
     /// Whether that holds also for a drain with our prefix that this ledger does not know.
     pub release_orphans: bool,
+    /// Whether a job is requeued, once, where it would be cancelled and can be requeued.
+    pub requeue: bool,
     /// Whether a cancelled job's AdminComment says why.
     pub admin_comment: bool,
     /// Whether the job's own output is told too.
@@ -160,8 +169,6 @@ pub struct Config {
     pub act: Act,
     /// `limits:`
     pub limits: Limits,
-    /// The most that a job's own comment may exempt it for; `None`: comments are not asked.
-    pub job_comment: Option<Duration>,
     /// `history:`
     pub history: History,
     /// `epilog:`
@@ -171,19 +178,6 @@ pub struct Config {
     pub notes: Vec<String>,
     /// What the file says, for [`show`]; empty for defaults.
     text: String,
-}
-
-/// `enforce_in:`; empty lists: everywhere.
-#[derive(Clone, Debug)]
-pub struct EnforceIn {
-    /// Partitions.
-    pub partitions: Vec<String>,
-    /// Accounts.
-    pub accounts: Vec<String>,
-    /// QOS.
-    pub qos: Vec<String>,
-    /// Share of nodes, 0 to 1, by a hash of the node's name.
-    pub node_share: f64,
 }
 
 impl Config {
@@ -314,7 +308,7 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
 ///
 /// Anything else, a bare number too.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    quantity::duration(text).ok_or("expected a duration like 60s, 30m or 1h30m".to_owned())
+    crate::units::quantity::duration(text).ok_or("expected a duration like 60s, 30m or 1h30m".to_owned())
 }
 
 /// The commented default file. It says exactly what [`defaults`] answers.
@@ -331,7 +325,7 @@ pub fn defaults() -> Config {
         mode: Mode::Observe,
         state_dir: PathBuf::from("/var/lib/gpu-reaper-hc"),
         deadline: Duration::from_secs(45),
-        enforce_in: EnforceIn { partitions: vec![], accounts: vec![], qos: vec![], node_share: 1.0 },
+        enforce_in: EnforceIn::EVERYWHERE,
         gpu: Gpu {
             source: GpuSourceKind::Nvml,
             library: None,
@@ -340,16 +334,29 @@ pub fn defaults() -> Config {
             expected: Auto::Auto,
             gpm: Gpm::Off,
         },
-        slurm: Slurm { source: SlurmSource::Auto, bin_dir: None, conf: None },
+        slurm: Slurm {
+            source: SlurmSource::Auto,
+            bin_dir: None,
+            conf: None,
+            rest_url: None,
+            rest_version: None,
+            username: None,
+            token_file: None,
+        },
         rules: default_rules(),
-        act: Act { release: Release::JobEnd, release_orphans: false, admin_comment: true, notify_job: false },
+        act: Act {
+            release: Release::JobEnd,
+            release_orphans: false,
+            requeue: false,
+            admin_comment: true,
+            notify_job: false,
+        },
         limits: Limits {
             max_drained_fraction: 0.1,
             max_drained_nodes: None,
             spread: Duration::from_secs(600),
             max_actions_per_hour: 4,
         },
-        job_comment: None,
         history: History {
             keep: Duration::from_secs(DAY),
             archive: Duration::from_secs(14 * DAY),
@@ -382,6 +389,7 @@ fn default_rules() -> Rules {
         spinning: Verdict::Drain,
         exemptions: Exemptions::default(),
         drain_shared: false,
+        warn: None,
     }
 }
 

@@ -1,15 +1,17 @@
 //! `--explain JOBID`: why a job is or is not judged. It judges again from the ledger with the very functions that
-//! decide, so it cannot disagree with them; it asks Slurm nothing and changes nothing.
+//! decide, so it cannot disagree with them, and changes nothing. Slurm is asked one thing, and only by [`written`].
 
 pub mod json;
 pub mod text;
+pub mod written;
 
 use crate::config::Config;
 use crate::ledger::{
-    CaseFile, Deed, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
+    CaseFile, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
 };
 use crate::model::*;
 use crate::place::Place;
+use crate::policy::slot::Slot;
 use crate::policy::stage::{self, Next};
 use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge};
 use crate::reading::{Absence, Reading};
@@ -183,7 +185,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         history,
         assessment,
     };
-    told.next = told.finding().and_then(|f| stage::next(f, &rules.stages));
+    told.next = told.finding().and_then(|f| told.due(f, asked).or(stage::next(f, &rules.stages)));
     told.add_stage_guards(asked);
     Ok(told)
 }
@@ -259,15 +261,32 @@ impl Told {
         }
     }
 
+    /// The deed that is due and only waits for this node's moment.
+    fn due(&self, finding: &Finding, asked: &Asked) -> Option<Next> {
+        let config = asked.config;
+        let done = |deed: Deed| self.actions.iter().any(|a| a.deed == deed && a.outcome == Outcome::Done);
+        let due = stage::due(finding, &config.rules.stages)?.min(finding.cap);
+        let verdict = match due {
+            Verdict::Alert => return None,
+            Verdict::Drain | Verdict::Cancel if !done(Deed::Drain) => Verdict::Drain,
+            Verdict::Cancel if !done(Deed::Cancel) && !done(Deed::Requeue) => Verdict::Cancel,
+            Verdict::Drain | Verdict::Cancel => return None,
+        };
+        let spread_ms = config.limits.spread.as_millis() as i64;
+        let slot = Slot::of(&asked.place.node, self.history.job.registration.job, spread_ms);
+        let in_ms = slot.next_in_ms(asked.now.boot);
+        (config.mode().enforces() && done(Deed::Alert)).then_some(Next { verdict, in_ms })
+    }
+
     /// The two guards of acting: what the mode allows, and the rungs below a cancel.
     fn add_stage_guards(&mut self, asked: &Asked) {
-        let observe = asked.config.mode().permit().is_none();
+        let observe = !asked.config.mode().enforces();
         let saw = if observe { "mode is observe" } else { "mode is enforce" };
-        let done = |verdict| {
-            let runs = self.actions.iter().filter(|a| a.verdict == verdict && a.outcome == Outcome::Done);
-            runs.map(|a| format!("{verdict} in run {}", a.run.0)).next_back()
+        let done = |deed: Deed| {
+            let runs = self.actions.iter().filter(|a| a.deed == deed && a.outcome == Outcome::Done);
+            runs.map(|a| format!("{} in run {}", deed.word(), a.run.0)).next_back()
         };
-        let rungs = [done(Verdict::Alert), done(Verdict::Drain)];
+        let rungs = [done(Deed::Alert), done(Deed::Drain)];
         let both = rungs.iter().all(Option::is_some);
         let rungs: Vec<String> = rungs.into_iter().flatten().collect();
         let rungs =
@@ -291,11 +310,11 @@ pub fn done_words(actions: &[ActionRecord]) -> Vec<String> {
     let mut words = Vec::new();
     for action in actions {
         match action.outcome {
-            Outcome::Done => words.push(action.verdict.word().to_owned()),
-            Outcome::Lifted if action.detail.starts_with("released by us") => {
-                words.extend([action.verdict.word().to_owned(), "release".to_owned()]);
+            Outcome::Done => words.push(action.deed.word().to_owned()),
+            Outcome::Released => {
+                words.extend([action.deed.word().to_owned(), "release".to_owned()]);
             }
-            Outcome::Lifted => words.push(action.verdict.word().to_owned()),
+            Outcome::Lifted => words.push(action.deed.word().to_owned()),
             Outcome::Begun | Outcome::Failed | Outcome::Unknown => {}
         }
     }

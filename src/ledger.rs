@@ -17,6 +17,20 @@
 //! - **No VACUUM, ANALYZE, optimize**: 1 million rows make them 0.6 s each. Pruning frees pages, later runs
 //!   fill them, and `max_page_count` is the ceiling.
 //! - **A damaged file is put aside, an unusable one is left alone**: see [`LedgerError`].
+//!
+//! What it keeps and promises:
+//!
+//! 1. One SQLite file a node, in `state_dir/<node name>/`, readable by root.
+//! 2. A reading is two columns, value and why absent; a CHECK wants exactly one. Tables are STRICT, units integers. The
+//!    driver's counters, and samples that are no longer the newest, are packed in a form that can only hold one of both.
+//! 3. One transaction a run, no fsync; a run that acts writes the deed durably before it is done, its outcome after.
+//! 4. Nothing else is remembered: state is what replaying the rows gives, and `--explain` replays them with the same code.
+//! 5. Rows belong to one boot: instants of another boot are no evidence. Actions outlive the boot.
+//! 6. A job run is a row that never returns; samples may only be added while its registration is open.
+//! 7. The Epilog clears the job run; under `observe` its samples move to the archive, a finding leaves a case file.
+//! 8. Older than `history.keep` is pruned; the file has a ceiling and stays at its size.
+//! 9. Damaged, it is set aside and a new one begun; nothing is acted on until a window has passed.
+//! 10. Written by a newer version, it is refused and left untouched.
 
 mod actions;
 mod append;
@@ -40,11 +54,12 @@ mod schema;
 mod testing;
 mod unit;
 mod units;
+mod words;
 mod xids;
 
-pub use actions::{Deed, NewAction, OpenDrain, UnsettledAction};
+pub use actions::{NewAction, OpenDrain, Unsettled};
 pub use append::{JobInRun, Killed, NewRun, ProcessFacts};
-pub use clear::{CaseFile, Cleared, StoredCase};
+pub use clear::{CaseFile, Cleared, EpilogOf, StoredCase};
 pub use earlier::Earlier;
 pub use findings::{Closing, FindingRow, NewFinding, Withheld};
 pub use jobs::{JobRecord, Life};

@@ -9,18 +9,19 @@
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
-use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind};
+use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
+use gpu_reaper_hc::keep::{Order, Wish};
 use gpu_reaper_hc::ledger::Ledger;
 use gpu_reaper_hc::model::Now;
 use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
-use gpu_reaper_hc::slurm::{Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, prolog, scenarios};
+use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
+use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -61,8 +62,21 @@ fn hold_standard_descriptors() -> bool {
 fn answer() -> u8 {
     let cli = Cli::parse();
     let started = Instant::now();
+    if cli.common.json && matches!(cli.command, Some(Command::Keep { .. } | Command::Release)) {
+        complain("`--json`: keep and release print no JSON, their exit status says it; nothing was done");
+        return 2;
+    }
+    if cli.command.is_some() && cli.explain.is_some() {
+        complain("`--explain JOBID` stands alone, beside no command; nothing was done");
+        return 2;
+    }
     match (&cli.command, &cli.explain) {
         (Some(Command::Explain { job }), _) | (None, Some(job)) => explain_job(&cli.common, job),
+        (Some(Command::Keep { job, length, reason, .. }), _) => {
+            let wish = length.map_or(Wish::End, Wish::For);
+            keep_job(&cli.common, job, wish, reason.as_deref().unwrap_or("ended"))
+        }
+        (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -119,8 +133,27 @@ fn place(common: &Common, config: &Config) -> Result<Place, String> {
 }
 
 fn slurm(config: &Config, place: &Place) -> Slurm {
-    let site = Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone());
-    Slurm::new(place.node.clone(), site)
+    slurm_at(site(config), config, place)
+}
+
+/// Slurm as the configuration says that it is asked.
+fn slurm_at(site: Site, config: &Config, place: &Place) -> Slurm {
+    let (limit, slurm) = (site.limit, Slurm::new(place.node.clone(), site));
+    let said = &config.slurm;
+    match &said.rest_url {
+        Some(url) if said.source == SlurmSource::Rest => slurm.reading_from(RestSite {
+            url: url.clone(),
+            version: said.rest_version,
+            username: said.username.clone(),
+            token_file: said.token_file.clone(),
+            limit,
+        }),
+        _ => slurm,
+    }
+}
+
+fn site(config: &Config) -> Site {
+    Site::here(config.slurm.bin_dir.clone(), config.slurm.conf.clone())
 }
 
 /// One health-check run: 0 = it ran to its end, whatever was absent; 1 = it could not do its work.
@@ -267,7 +300,10 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
-        explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())
+        let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
+        let patient = Site { limit: explain::written::PATIENCE, ..site(&config) };
+        explain::written::add(&mut answer, &asked, &slurm_at(patient, &config, &place));
+        Ok(answer)
     });
     match told {
         Ok(answer) => {
@@ -281,6 +317,63 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         Err(why) => {
             complain(&why);
             UNREADABLE
+        }
+    }
+}
+
+fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was written") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let slurm = slurm(&config, &place);
+        let (by, reason, now) = (who(), reason.to_owned(), host::now()?.wall);
+        let find = |id: &str| slurm.job_named(id);
+        keep::keep(&Order { id, wish, by, reason, now }, &keep::Desk { slurm: &slurm, find: &find })
+    });
+    match told {
+        Ok(words) => {
+            say(&words);
+            0
+        }
+        Err(why) => {
+            complain(&why);
+            1
+        }
+    }
+}
+
+/// Whom a keep names: the person behind sudo, else this shell's, else a number.
+fn who() -> String {
+    let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter().find_map(prolog::process_env);
+    // SAFETY: asks for a number and cannot fail.
+    let uid = unsafe { libc::getuid() };
+    let by_number = || if uid == 0 { "root".to_owned() } else { format!("uid-{uid}") };
+    policy::keep::name(&said.unwrap_or_else(by_number))
+}
+
+fn release_node(common: &Common) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was lifted") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let (now, slurm) = (host::now()?, slurm(&config, &place));
+        let ledger = place.has_ledger().then(|| {
+            let opening = run::opening(&config, Duration::from_secs(2));
+            Ledger::open(&place.dir, &place.node, &now, opening)
+                .inspect_err(|e| complain(&format!("{e}; it is not told of the release")))
+        });
+        let ledger = ledger.and_then(Result::ok);
+        release::release(release::Site { node: &place.node, slurm: &slurm, ledger, now: &now })
+    });
+    match told {
+        Ok(words) => {
+            say(&words);
+            0
+        }
+        Err(why) => {
+            complain(&why);
+            1
         }
     }
 }

@@ -1,5 +1,8 @@
-//! Observe or enforce. The permit to hurt is made here and nowhere else.
+//! Observe or enforce. The permit to hurt is made here and nowhere else, for one job run.
 
+use crate::model::{JobRun, JobRunId};
+use crate::reading::Reading;
+use crate::units::{NodeName, hash};
 use serde::{Deserialize, Serialize};
 
 /// What the configuration allows.
@@ -12,12 +15,41 @@ pub enum Mode {
     Enforce,
 }
 
-/// Proof that the configuration says `enforce`. Whatever can hurt needs one.
+/// `enforce_in:`; empty lists: everywhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EnforceIn {
+    /// Partitions.
+    pub partitions: Vec<String>,
+    /// Accounts.
+    pub accounts: Vec<String>,
+    /// QOS.
+    pub qos: Vec<String>,
+    /// Share of nodes, 0 to 1, by a hash of the node's name.
+    pub node_share: f64,
+}
+
+impl EnforceIn {
+    /// Every job on every node.
+    pub const EVERYWHERE: EnforceIn =
+        EnforceIn { partitions: Vec::new(), accounts: Vec::new(), qos: Vec::new(), node_share: 1.0 };
+}
+
+/// Why there is no permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPermit {
+    /// `mode: observe`.
+    Observe,
+    /// `enforce_in` leaves this job run or node out; in words.
+    Outside(String),
+}
+
+/// Proof that the configuration says `enforce` for one job run on this node. Whatever can hurt needs one.
 ///
-/// It cannot be forged: its field is private and [`Mode::permit`] is its only maker.
+/// It cannot be forged: its fields are private and [`Mode::permit`] is its only maker.
 ///
-/// ```compile_fail,E0423
-/// let forged = gpu_reaper_hc::mode::EnforcePermit(());
+/// ```compile_fail,E0451
+/// use gpu_reaper_hc::model::JobRunId;
+/// let forged = gpu_reaper_hc::mode::EnforcePermit { job: JobRunId(1) };
 /// ```
 ///
 /// Nor copied, nor made from nothing:
@@ -26,21 +58,59 @@ pub enum Mode {
 /// fn from_nothing<T: Default>() -> T { T::default() }
 /// let forged: gpu_reaper_hc::mode::EnforcePermit = from_nothing();
 /// ```
-///
-/// ```
-/// use gpu_reaper_hc::mode::Mode;
-/// assert!(Mode::Observe.permit().is_none());
-/// assert!(Mode::Enforce.permit().is_some());
-/// ```
 #[derive(Debug)]
-pub struct EnforcePermit(());
+pub struct EnforcePermit {
+    job: JobRunId,
+}
+
+impl EnforcePermit {
+    /// The job run that it is for.
+    pub fn job(&self) -> JobRunId {
+        self.job
+    }
+}
 
 impl Mode {
-    /// A permit under `enforce`, nothing under `observe`.
-    pub fn permit(self) -> Option<EnforcePermit> {
-        match self {
-            Mode::Observe => None,
-            Mode::Enforce => Some(EnforcePermit(())),
+    /// Whether anything at all is ever done.
+    pub fn enforces(self) -> bool {
+        self == Mode::Enforce
+    }
+
+    /// A permit for this job run on this node: under `enforce`, as far as `narrow` reaches. A value that is not known
+    /// lies outside of every list.
+    pub fn permit(
+        self,
+        narrow: &EnforceIn,
+        job: &JobRun,
+        node: &NodeName,
+    ) -> Result<EnforcePermit, NoPermit> {
+        if !self.enforces() {
+            return Err(NoPermit::Observe);
+        }
+        let (r, details) = (&job.registration, job.details.as_ref());
+        let checks = [
+            ("partitions", &narrow.partitions, details.map(|d| &d.partition), &r.partition),
+            ("accounts", &narrow.accounts, details.map(|d| &d.account), &r.account),
+            ("qos", &narrow.qos, details.map(|d| &d.qos), &r.qos),
+        ];
+        for (key, list, told, registered) in checks {
+            if !list.is_empty() && !names(list, told, registered) {
+                return Err(NoPermit::Outside(format!("`enforce_in.{key}` does not name this job's")));
+            }
+        }
+        let place = f64::from(hash(node.as_str())) / f64::from(u32::MAX);
+        match place > narrow.node_share {
+            true => {
+                let share = narrow.node_share;
+                Err(NoPermit::Outside(format!("`enforce_in.node_share` {share} leaves this node out")))
+            }
+            false => Ok(EnforcePermit { job: job.id }),
         }
     }
+}
+
+/// Slurm's word where there is one, else the registration's.
+fn names(list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>) -> bool {
+    let value = told.and_then(|t| t.measured()).or(registered.measured());
+    value.is_some_and(|value| list.contains(value))
 }

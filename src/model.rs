@@ -3,8 +3,10 @@
 
 mod fields;
 mod history;
+mod node;
 pub use fields::*;
 pub use history::*;
+pub use node::*;
 
 use crate::reading::{Absence, Reading};
 use crate::units::*;
@@ -455,6 +457,39 @@ pub struct JobDetails {
     pub node_list: Reading<String>,
     /// Whether it holds shares of GPUs here and not whole ones; asked only where GPUs are given out in shares.
     pub shares: Reading<bool>,
+    /// What matters only once a deed is near.
+    pub near: NearDeed,
+}
+
+/// What is asked of a job only once a deed is near.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NearDeed {
+    /// Slurm's unique id of this run (26.05 on): another run of the job has another.
+    pub sluid: Reading<String>,
+    /// When Slurm last suspended or resumed it, Unix seconds; 0: never.
+    pub suspended_unix_s: Reading<i64>,
+    /// The administrators' comment, where `keep` stands; no data: there is none.
+    pub admin_comment: Reading<String>,
+    /// The user's own comment; no data: there is none.
+    pub comment: Reading<String>,
+    /// Whether it is a batch job: only those can be requeued.
+    pub batch: Reading<bool>,
+    /// Whether it may be requeued (Requeue=1).
+    pub requeue: Reading<bool>,
+}
+
+impl NearDeed {
+    /// Nothing of it, for this reason.
+    pub fn absent(why: Absence) -> NearDeed {
+        NearDeed {
+            sluid: Reading::Absent(why),
+            suspended_unix_s: Reading::Absent(why),
+            admin_comment: Reading::Absent(why),
+            comment: Reading::Absent(why),
+            batch: Reading::Absent(why),
+            requeue: Reading::Absent(why),
+        }
+    }
 }
 
 impl JobDetails {

@@ -60,6 +60,9 @@ pub struct Exemptions {
     pub max_gpus: Option<u32>,
     /// An exemption holds only up to this age of the job run, milliseconds.
     pub max_age_ms: Option<i64>,
+    /// The most that a job's own comment may exempt it for, from its start, milliseconds; `None`: comments are not
+    /// looked at.
+    pub job_comment_ms: Option<i64>,
 }
 
 /// What the rules are given besides a history: the configuration's part of the law.
@@ -75,16 +78,32 @@ pub struct Rules {
     pub exemptions: Exemptions,
     /// Whether a node may be drained whose other GPUs are not the job's.
     pub drain_shared: bool,
+    /// The warning before a cancel, where the site wants one.
+    pub warn: Option<Warn>,
+}
+
+/// A signal some time ahead of a cancel (`act.warn: USR1@5m`). For many jobs it is a kill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Warn {
+    /// The signal's name without SIG.
+    pub signal: &'static str,
+    /// How long before the cancel, at least; in any case the cancel comes in a later run.
+    pub ahead_ms: i64,
 }
 
 pub mod attribution;
+pub mod cap;
 pub mod floor;
 pub mod guard;
 mod host_activity;
 pub mod interval;
 pub mod judge;
+pub mod keep;
 pub mod level;
+pub mod nodes;
+pub mod reason;
 pub mod signature;
+pub mod slot;
 pub mod stage;
 pub mod window;
 

@@ -2,10 +2,12 @@
 //! The only place where the edges meet.
 
 pub mod cases;
+mod deeds;
 pub mod eyes;
 mod learn;
 pub mod machine;
 pub mod missing;
+pub mod orphans;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
@@ -18,6 +20,7 @@ use crate::model::{Cadence, Now};
 use crate::place::Place;
 use crate::reading::Reading;
 use crate::slurm::Slurm;
+use crate::units::BootMs;
 use eyes::Eyes;
 use snapshot::Books;
 use std::time::{Duration, Instant};
@@ -148,7 +151,7 @@ fn with_ledger(setting: &Setting, eyes: &mut dyn Eyes) -> Result<(Ended, Option<
     let ended = under_lock(setting, eyes, &mut lock, before);
     // A run that could not do its work has said so: only a killed one leaves its phase behind.
     lock.finish(matches!(&ended, Ok((_, true, _))));
-    ended.map(|(line, _, ledger)| (Ended::Ran(line), Some(ledger)))
+    ended.map(|(ended, _, ledger)| (ended, Some(ledger)))
 }
 
 fn under_lock(
@@ -156,27 +159,59 @@ fn under_lock(
     eyes: &mut dyn Eyes,
     lock: &mut RunLock,
     before: Before,
-) -> Result<(String, bool, Ledger), Trouble> {
+) -> Result<(Ended, bool, Ledger), Trouble> {
     eyes.start();
     lock.phase("ledger");
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
     let books = Books::read(setting, &ledger)?;
+    if books.newest.is_some_and(|newest| came_later(newest, setting.now.boot)) {
+        return Ok((Ended::Overlapped, false, ledger));
+    }
     let setting = &setting.knowing_its_slurmd(books.cadence);
     lock.phase("observe");
     let snapshot = snapshot::take(setting, eyes, books, &mut ledger)?;
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
     snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
-    let missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
+    let mut missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
     xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
-    let (mut cases, drains) = cases::open(setting, &snapshot, &mut ledger)?;
+    deeds::settle_earlier(setting, run, &mut ledger)?;
+    let drains = release::count_again(setting, run, &mut ledger)?;
+    let mut cases = cases::open(setting, &snapshot, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
+    missing.extend(orphans::look(setting, run, &snapshot, &before, &mut ledger)?);
     let amiss = snapshot.gpus.measured().is_none() || !missing.is_empty();
-    Ok((cases::summary(&snapshot, &cases, &missing, &ledger), amiss, ledger))
+    Ok((Ended::Ran(cases::summary(&snapshot, &cases, &missing, &ledger)), amiss, ledger))
+}
+
+/// A run that began after this one had the lock first: a sample of an earlier moment behind its own would be no sample
+/// but a hole. What lies further ahead is no run beside this one.
+fn came_later(newest: BootMs, now: BootMs) -> bool {
+    let ahead_ms = newest.since_ms(now);
+    (0..=2 * LOCK_WAIT.as_millis() as i64).contains(&ahead_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_waited_while_a_later_one_sampled_leaves() {
+        for (newest, now, leaves) in [
+            (10_000, 9_970, true),
+            (10_000, 10_000, true),
+            (10_000, 10_001, false),
+            (10_000, 9_000, true),
+            // A clock that went back, as of a machine restored: no run waits for so long.
+            (10_000, 7_000, false),
+        ] {
+            assert_eq!(came_later(BootMs(newest), BootMs(now)), leaves, "{newest} {now}");
+        }
+    }
 }

@@ -1,20 +1,27 @@
 //! Slurm as this node can ask it: jobs, the node's own state, and the few things we may do to either.
-//! Every question is one command with a deadline, and its answer is an [`Answer`]: told, or not told with
+//! Every question is one command (or one GET to slurmrestd) with a deadline, and its answer is an [`Answer`]: told, or not told with
 //! the reason. Silence is never an empty list, and the only node state written here is DRAIN and its undoing.
 
 pub mod cgroup;
 pub mod command;
+mod controller;
+mod find;
 pub mod gres;
 pub mod gres_conf;
 pub mod hostlist;
+pub mod json;
+mod listed;
 mod node;
+mod rest;
 mod scontrol;
 mod show_job;
 mod squeue;
+mod version;
 
 pub use command::Site;
-pub use node::{NodeBase, NodeStatus};
-pub use squeue::{Listed, job_state};
+pub use controller::{Ask, Controller, Target};
+pub use listed::{Listed, job_state};
+pub use rest::RestSite;
 
 use crate::model::{GpuClaim, JobRun, Outcome};
 use crate::policy::attribution::{Configured, Mapping};
@@ -22,8 +29,11 @@ use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
 use gres_conf::{GresConf, GresMap};
+use rest::Rest;
+use std::cell::OnceCell;
 use std::fmt;
 use std::path::PathBuf;
+use version::Version;
 
 /// What Slurm said, or why it said nothing.
 pub type Answer<T> = Result<T, NoAnswer>;
@@ -43,7 +53,7 @@ pub enum NoAnswer {
     Refused {
         /// The command.
         program: &'static str,
-        /// Its exit status: an error number cut to 8 bits for scancel, else 1.
+        /// Its exit status: an error number cut to 8 bits for scancel, else 1. slurmrestd's HTTP status.
         code: i32,
         /// Its last line, at most 200 bytes.
         text: String,
@@ -111,10 +121,16 @@ impl fmt::Display for NoAnswer {
             NoAnswer::TimedOut { program, limit_ms } => {
                 write!(f, "{program}: no answer within {} s", *limit_ms as f64 / 1000.0)
             }
+            NoAnswer::Refused { program: rest::PROGRAM, code, text } => {
+                write!(f, "{}: `{text}` (HTTP status {code})", rest::PROGRAM)
+            }
             NoAnswer::Refused { program, code, text } => {
                 write!(f, "{program}: `{text}` (exit status {code})")
             }
             NoAnswer::UnknownNode(node) => write!(f, "Slurm knows no node `{node}`"),
+            NoAnswer::Unavailable { program: rest::PROGRAM, why } => {
+                write!(f, "{}: not asked: {why}", rest::PROGRAM)
+            }
             NoAnswer::Unavailable { program, why } => write!(f, "{program}: not run: {why}"),
             NoAnswer::NotUnderstood { program, text } => {
                 write!(f, "{program}: answer not understood: {text}")
@@ -135,12 +151,19 @@ pub struct Gres {
 pub struct Slurm {
     node: NodeName,
     commands: Commands,
+    version: OnceCell<Answer<Version>>,
+    rest: Option<Rest>,
 }
 
 impl Slurm {
     /// Nothing is looked up or run yet. `node` is Slurm's name of this node.
     pub fn new(node: NodeName, site: Site) -> Slurm {
-        Slurm { node, commands: Commands::new(site) }
+        Slurm { node, commands: Commands::new(site), version: OnceCell::new(), rest: None }
+    }
+
+    /// The same, with jobs and nodes asked of slurmrestd. Everything else stays with the commands.
+    pub fn reading_from(self, site: RestSite) -> Slurm {
+        Slurm { rest: Some(Rest::new(site)), ..self }
     }
 
     /// What gres.conf says of the GPUs that these registrations name; read only where one names any. A file that

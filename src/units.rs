@@ -1,6 +1,9 @@
 //! The words of quantity: each unit and each kind of name is a type of its own, so that no bare number
 //! crosses a floor. Nothing here knows where a value came from or what it is for.
 
+pub mod quantity;
+pub mod rights;
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -79,6 +82,11 @@ impl WallMs {
             Some(at) => at.format("%Y-%m-%dT%H:%M:%SZ").to_string(),
             None => format!("@{}ms", self.0),
         }
+    }
+
+    /// Reads RFC 3339 back: a date, a time and a zone. A time without a zone is nobody's.
+    pub fn parse(text: &str) -> Option<WallMs> {
+        chrono::DateTime::parse_from_rfc3339(text).ok().map(|at| WallMs(at.timestamp_millis()))
     }
 }
 
@@ -194,6 +202,18 @@ name!(
     "node name (letters, digits, `.`, `_`, `-`; at most 255; not starting with `.` or `-`)",
     |t| plain(t, b"._-", 255) && !t.starts_with(['.', '-'])
 );
+
+/// A number that differs by name: FNV-1a.
+pub fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
+}
+
+impl NodeName {
+    /// For a story that no node of a cluster plays in.
+    pub fn nowhere() -> NodeName {
+        NodeName("nowhere".to_owned())
+    }
+}
 
 /// A PCI address in one spelling, whichever of the three NVML, the kernel log or /proc used:
 /// `0000:9b:00.0`, domain of four digits at least, lower case.

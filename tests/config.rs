@@ -116,6 +116,66 @@ fn gpm_is_read_and_where_nobody_can_measure_it_that_is_said() {
 }
 
 #[test]
+fn slurmrestd_needs_an_address_and_what_it_would_not_use_is_told() {
+    let missing = "config `c.yaml`: `slurm.rest_url`: missing at line 1 column 8; it has no default";
+    assert_eq!(errors("slurm: { source: rest, username: reaper }"), [missing]);
+    assert_eq!(errors("slurm: { source: rest, rest_url: null }").len(), 1);
+    assert_eq!(errors("slurm: { rest_version: v0.0.46, rest_url: x }").len(), 2);
+
+    let read = |text: &str| parse(&format!("slurm: {{ {text} }}"), "c.yaml").expect(text);
+    let unix = read("source: rest, rest_url: \"unix:/run/slurmrestd/sock\", rest_version: v0.0.40");
+    assert_eq!((unix.slurm.rest_version, unix.notes.len()), (Some(40), 0));
+    let notes = [
+        ("rest_url: \"http://h:6820\"", "`slurm.rest_url`: has no effect without `slurm.source: rest`"),
+        ("token_file: /a/b", "`slurm.token_file`: has no effect without `slurm.source: rest`"),
+        ("token_env: X", "`slurm.token_env`: ignored, for slurmd passes no environment"),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://h:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://127.evil.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
+        (
+            "source: rest, token_file: /a/b, rest_url: \"http://localhost.example:6820\"",
+            "`slurm.rest_url`: the token crosses the network as plain text",
+        ),
+    ];
+    for (text, note) in notes {
+        let told = read(text).notes;
+        assert!(told.len() == 1 && told[0].starts_with(note), "{text}: {told:?}");
+    }
+    for url in
+        ["http://127.0.0.1:6820", "http://[::1]:6820/", "https://h-1.example:6820", "http://localhost:1"]
+    {
+        let config = read(&format!("source: rest, token_file: /a/b, rest_url: \"{url}\""));
+        assert_eq!((config.slurm.rest_url.as_deref(), config.notes.len()), (Some(url), 0), "{url}");
+    }
+    let long = format!("unix:/{}", "x".repeat(107));
+    for url in [
+        "http://h",
+        "h:6820",
+        "http://:1",
+        "http://h:0",
+        "http://h:65536",
+        "ftp://h:1",
+        "http://h:1/v1",
+        "http://[::g]:1",
+        "unix:run/sock",
+        "http://a b:1",
+        long.as_str(),
+    ] {
+        let told = errors(&format!("slurm: {{ source: rest, rest_url: \"{url}\" }}"));
+        assert!(
+            told.len() == 1
+                && told[0].ends_with("allowed: http://host:port, https://host:port or unix:/path"),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
 fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
     let config = parse(&fixture("every-key.yaml"), "c.yaml").expect("every key");
     let mut ours = meaning(&config);
@@ -128,14 +188,6 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
         .filter_map(|n| n.split('`').nth(1))
         .collect();
     let want = [
-        "slurm.source: rest",
-        "slurm.rest_url",
-        "slurm.rest_version",
-        "slurm.username",
-        "slurm.token_file",
-        "slurm.token_env",
-        "act.terminate: requeue",
-        "act.warn",
         "faults.mode: enforce",
         "faults.actions",
         "epilog.on_leak: drain",
@@ -147,12 +199,38 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
 }
 
 #[test]
+fn every_key_is_either_shown_or_told_to_have_no_effect() {
+    let text = fixture("every-key.yaml");
+    let config = parse(&text, "c.yaml").expect("every key");
+    let keys = |text: &str| {
+        let root: serde_yaml::Value = serde_yaml::from_str(text).unwrap();
+        let mut keys: Vec<String> = Vec::new();
+        for (section, value) in root.as_mapping().unwrap() {
+            let section = section.as_str().unwrap();
+            match value.as_mapping() {
+                Some(table) => {
+                    keys.extend(table.keys().map(|k| format!("{section}.{}", k.as_str().unwrap())))
+                }
+                None => keys.push(section.to_owned()),
+            }
+        }
+        keys
+    };
+    let shown = keys(&show(&config));
+    let told = |of: &str| config.notes.iter().any(|note| note.starts_with(&format!("`{of}")));
+    for key in keys(&text).iter().filter(|key| !shown.contains(key)) {
+        let section = key.split_once('.').map_or("", |(section, _)| section).to_owned() + ".";
+        let none_of_it = !shown.iter().any(|shown| shown.starts_with(&section));
+        assert!(told(key) || (none_of_it && told(&section)), "`{key}` is neither shown nor told of");
+    }
+}
+
+#[test]
 fn a_key_without_an_effect_is_told_where_it_is_set_and_nowhere_else() {
     let notes = |text: &str| parse(text, "c.yaml").expect(text).notes;
-    let spread = "`limits.spread` is not in this version: it spreads nothing";
-    assert_eq!(notes("limits: { spread: 10m }"), [spread]);
-    let comment = "`exemptions.job_comment` is not in this version: it exempts nobody";
-    assert_eq!(notes("exemptions: { job_comment: 4h, users: [ci] }"), [comment]);
+    let tells = "`act.notify_job` is not in this version: it tells no job";
+    assert_eq!(notes("act: { notify_job: true }"), [tells]);
+    assert_eq!(notes("exemptions: { job_comment: 4h, users: [ci] }"), Vec::<String>::new());
     assert_eq!(notes("limits: { max_actions_per_hour: 2 }"), Vec::<String>::new());
     for (key, _) in NOT_YET {
         let name = key.rsplit('.').next().unwrap();
@@ -219,6 +297,8 @@ fn a_secret_in_the_wrong_place_is_not_repeated() {
         "slack: https://hooks.example/s3cret",
         "slack: { url: https://hooks.example/s3cret }",
         "slurm: { token_file: s3cret }",
+        "slurm: { rest_url: \"https://root:s3cret@slurm.example:6820\" }",
+        "slurm: { rest_url: \"https://slurm.example:6820/?token=s3cret\" }",
         "mode: https://hooks.example/s3cret",
     ] {
         let told = errors(text);
@@ -377,7 +457,7 @@ fn the_effective_values_name_their_origin_and_load_again() {
 fn defaults_are_harmless() {
     let d = defaults();
     assert_eq!(d.mode(), Mode::Observe);
-    assert!(d.mode().permit().is_none());
+    assert!(!d.mode().enforces());
     assert_eq!(d.deadline, Duration::from_secs(45));
     assert_eq!(d.enforce_in.node_share, 1.0);
 }

@@ -262,6 +262,7 @@ fn shown(job: &JobRun, display_id: &str) -> JobDetails {
         nodes: r.nodes,
         node_list: r.node_list.clone(),
         shares: Reading::Absent(Absence::NotAsked),
+        near: NearDeed::absent(Absence::NotAsked),
     }
 }
 

@@ -3,13 +3,15 @@
 //! is received, no command is run and no ledger is opened.
 
 use crate::config::{Config, Release};
-use crate::mode::Mode;
+use crate::mode::{EnforceIn, Mode};
 use crate::model::*;
+use crate::policy::nodes::Nodes;
+use crate::policy::reason::{self, RunKey, Stand};
 use crate::policy::stage::{Circumstances, Step};
 use crate::policy::{self, Finding, Guard, Judgement, Rules, Scope, Signature, escalate, judge};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
-use crate::units::{BootMs, WallMs};
+use crate::units::{BootMs, NodeName};
 use std::collections::BTreeMap;
 
 /// The cadence counts spacings so far back, as in the ledger,
@@ -161,8 +163,8 @@ impl Player {
     /// Our drain is lifted once two runs agree that the job works again.
     fn release(&mut self, alive: bool) {
         if alive && self.alive_before && self.releases {
-            let drains = self.history.actions.iter_mut().filter(|a| a.verdict == Verdict::Drain);
-            drains.for_each(|drain| drain.outcome = Outcome::Lifted);
+            let drains = self.history.actions.iter_mut().filter(|a| a.deed == Deed::Drain);
+            drains.for_each(|drain| drain.outcome = Outcome::Released);
         }
         self.alive_before = alive;
     }
@@ -177,16 +179,21 @@ impl Player {
             certified_ms: finding.evidence().certified_ms(),
             signature: finding.signature.word().to_owned(),
         });
+        let here = NodeName::nowhere();
         let circumstances = Circumstances {
-            permit: Mode::Enforce.permit(),
+            permit: Mode::Enforce.permit(&EnforceIn::EVERYWHERE, &self.history.job, &here),
             run,
+            now: now.boot,
             job: &self.history.job,
             actions: &self.history.actions,
             node_units: self.history.node_units,
+            nodes: Ok(Nodes::alone(&here)),
+            wait_ms: 0,
             held_by: None,
+            backing_off: Vec::new(),
         };
         let (verdict, withheld) = match escalate(finding, &self.rules, circumstances) {
-            Step::Rest | Step::Reconcile(_) => (None, None),
+            Step::Rest | Step::Vote(_) | Step::Warn(_) | Step::Later { .. } | Step::Unclear => (None, None),
             Step::Alert => (Some(Verdict::Alert), None),
             Step::Drain(_) => (Some(Verdict::Drain), None),
             Step::Cancel(_) => (Some(Verdict::Cancel), None),
@@ -194,7 +201,7 @@ impl Player {
         };
         self.note(finding, verdict, now);
         if let Some(verdict) = verdict {
-            self.done(finding, verdict, run, now.wall);
+            self.done(finding, verdict, run, now);
             self.asked(finding, verdict, None, now);
         }
         if let Some((asked, because)) = withheld {
@@ -223,16 +230,25 @@ impl Player {
         }
     }
 
-    fn done(&mut self, finding: &Finding, verdict: Verdict, run: RunId, wall: WallMs) {
+    fn reason(&self, finding: &Finding) -> String {
+        let r = &self.history.job.registration;
+        let start_unix_s = r.start.wall.0.div_euclid(1000);
+        let key = RunKey { job: r.job, start_unix_s, restart: r.restart };
+        reason::waste(key, finding.signature, Stand::Drain, finding.since_wall)
+    }
+
+    fn done(&mut self, finding: &Finding, verdict: Verdict, run: RunId, now: &Now) {
         self.history.actions.push(ActionRecord {
             id: self.history.actions.len() as i64 + 1,
-            verdict,
+            deed: verdict.into(),
             run,
-            wall,
+            at: now.boot,
+            wall: now.wall,
             outcome: Outcome::Done,
-            reason: None,
+            reason: (verdict == Verdict::Drain).then(|| self.reason(finding)),
             signature: finding.signature.word().to_owned(),
             detail: "played".to_owned(),
+            counted_again: Some(run),
         });
     }
 

@@ -1,13 +1,13 @@
 //! What only two keys together can show: errors where they contradict each other, notes where they are
 //! allowed and yet probably not what was meant. Refuses nothing that is merely cautious or bold.
 
-use super::quantity::duration_text;
 use super::table::Check;
 use super::tree::{self, Node};
 use super::{ACT_NEEDS, Config, GpuSourceKind};
 use crate::mode::Mode;
 use crate::model::Verdict;
 use crate::policy::Auto;
+use crate::units::quantity::duration_text;
 use std::time::Duration;
 
 /// Adds the errors and notes of this configuration as a whole.
@@ -77,6 +77,10 @@ fn bold(check: &mut Check<'_>, config: &Config) {
     // A pattern that fits no text at all and any text is hardly meant for some jobs only.
     if config.rules.exemptions.name_pattern.as_ref().is_some_and(|p| p.is_match("") && p.is_match("\u{1}")) {
         check.notes.push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
+    }
+    if config.limits.max_drained_fraction == 0.0 && config.limits.max_drained_nodes != Some(0) {
+        let none = "`limits.max_drained_nodes: 0` is none";
+        check.notes.push(format!("`limits.max_drained_fraction` 0: one node may still be drained; {none}"));
     }
     if config.mode == Mode::Enforce && config.gpu.source == GpuSourceKind::Simulator {
         check.notes.push("`mode: enforce` with `gpu.source: simulator` acts on made-up readings".to_owned());

@@ -2,12 +2,12 @@
 //! is itself a configuration file that means the same. Keys that are parsed and ignored have no effect and
 //! are not shown.
 
-use super::quantity::{duration_text, size_text};
 use super::tree;
 use super::{Config, GpuSourceKind, Release, SlurmSource};
 use crate::mode::Mode;
 use crate::model::Gpm;
 use crate::policy::Auto;
+use crate::units::quantity::{duration_text, size_text};
 use std::path::Path;
 use std::time::Duration;
 
@@ -83,6 +83,10 @@ fn general(config: &Config) -> Vec<Row> {
         ("slurm.source", slurm_source.to_owned()),
         ("slurm.bin_dir", maybe(&slurm.bin_dir, |p| path(p))),
         ("slurm.conf", maybe(&slurm.conf, |p| path(p))),
+        ("slurm.rest_url", maybe(&slurm.rest_url, |url| quoted(url))),
+        ("slurm.rest_version", maybe(&slurm.rest_version, |v| format!("v0.0.{v}"))),
+        ("slurm.username", maybe(&slurm.username, |name| quoted(name))),
+        ("slurm.token_file", maybe(&slurm.token_file, |p| path(p))),
     ]
 }
 
@@ -99,6 +103,7 @@ fn thresholds(config: &Config) -> Vec<Row> {
         ("thresholds.min_samples", auto(&t.min_samples, u32::to_string)),
         ("thresholds.max_sample_gap", auto(&t.max_sample_gap, millis)),
         ("stages", format!("[{}]", stages.join(", "))),
+        ("signatures.spinning", config.rules.spinning.to_string()),
     ]
 }
 
@@ -111,7 +116,13 @@ fn acting(config: &Config) -> Vec<Row> {
     vec![
         ("act.drain_shared", config.rules.drain_shared.to_string()),
         ("act.release", release.to_owned()),
+        ("act.release_orphans", act.release_orphans.to_string()),
+        ("act.terminate", if act.requeue { "requeue" } else { "cancel" }.to_owned()),
         ("act.admin_comment", act.admin_comment.to_string()),
+        ("act.warn", maybe(&config.rules.warn, |w| format!("{}@{}", w.signal, millis(&w.ahead_ms)))),
+        ("limits.max_drained_fraction", limits.max_drained_fraction.to_string()),
+        ("limits.max_drained_nodes", maybe(&limits.max_drained_nodes, u32::to_string)),
+        ("limits.spread", duration_text(limits.spread)),
         ("limits.max_actions_per_hour", limits.max_actions_per_hour.to_string()),
     ]
 }
@@ -126,6 +137,7 @@ fn exemptions(config: &Config) -> Vec<Row> {
         ("exemptions.name_pattern", maybe(&e.name_pattern, |p| quoted(p.as_str()))),
         ("exemptions.max_gpus", maybe(&e.max_gpus, u32::to_string)),
         ("exemptions.max_age", maybe(&e.max_age_ms, millis)),
+        ("exemptions.job_comment", maybe(&e.job_comment_ms, millis)),
     ]
 }
 

@@ -2,6 +2,7 @@
 //! says `enforce`. Never follows what it says.
 
 use super::tree::MOST_BYTES;
+use crate::units::rights::writable_by_others;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -54,46 +55,4 @@ pub(super) fn doubt(path: &Path, file: &File) -> Option<String> {
         Ok(None)
     };
     checked().unwrap_or_else(|error| Some(format!("its rights cannot be read: {error}")))
-}
-
-/// Root's own, or, where not root runs, that user's own; writable by neither group nor others. A folder with
-/// the sticky bit (`/tmp`) lets nobody replace what is not theirs.
-fn writable_by_others(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
-    if uid != 0 && uid != euid {
-        return Some(format!("belongs to uid {uid}, not to root"));
-    }
-    let sticky_folder = mode & libc::S_IFMT == libc::S_IFDIR && mode & libc::S_ISVTX != 0;
-    let by_group = mode & 0o020 != 0 && gid != 0;
-    let by_others = mode & 0o002 != 0;
-    ((by_group || by_others) && !sticky_folder)
-        .then(|| format!("is writable by others (mode {:o})", mode & 0o7777))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_root_alone_can_write_is_believed() {
-        const FILE: u32 = libc::S_IFREG;
-        const FOLDER: u32 = libc::S_IFDIR;
-        let table = [
-            ((0, 0, FILE | 0o644, 0), true),
-            ((0, 0, FILE | 0o600, 0), true),
-            ((0, 0, FILE | 0o664, 0), true),
-            ((0, 50, FILE | 0o664, 0), false),
-            ((0, 0, FILE | 0o646, 0), false),
-            ((1000, 1000, FILE | 0o600, 0), false),
-            ((1000, 1000, FILE | 0o600, 1000), true),
-            ((0, 0, FILE | 0o644, 1000), true),
-            ((1001, 1001, FILE | 0o600, 1000), false),
-            ((0, 0, FILE | 0o1646, 0), false),
-            ((0, 0, FOLDER | 0o1777, 0), true),
-            ((0, 0, FOLDER | 0o777, 0), false),
-        ];
-        for ((uid, gid, mode, euid), believed) in table {
-            let doubt = writable_by_others(uid, gid, mode, euid);
-            assert_eq!(doubt.is_none(), believed, "{uid} {gid} {mode:o} as {euid}: {doubt:?}");
-        }
-    }
 }

@@ -5,13 +5,8 @@ use super::table::Check;
 use super::tree::{self, Node};
 
 /// Each key, and what it does not do. A test holds that no code outside of `config` reads one.
-pub const NOT_YET: [(&str, &str); 8] = [
-    ("act.release_orphans", "releases nothing: a drain that the ledger does not know stays"),
+pub const NOT_YET: [(&str, &str); 3] = [
     ("act.notify_job", "tells no job"),
-    ("limits.max_drained_fraction", "limits nothing"),
-    ("limits.max_drained_nodes", "limits nothing"),
-    ("limits.spread", "spreads nothing"),
-    ("exemptions.job_comment", "exempts nobody"),
     ("epilog.verify", "looks for no process"),
     ("epilog.allow", "allows nothing, for no process is looked for"),
 ];

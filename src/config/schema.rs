@@ -1,16 +1,15 @@
 //! The keys: what each may say and what it means. One function a section, each key named once: what an error
 //! calls allowed is what is read here. Compares no two sections: that is `cross`.
 
-use super::quantity::LONGEST;
 use super::table::Table;
 use super::tree::Value;
 use super::values::*;
-use super::{
-    Act, Config, EnforceIn, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource,
-};
-use crate::mode::Mode;
+use super::{Act, Config, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource};
+use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
-use crate::policy::{Exemptions, Rules, Stage, Thresholds};
+use crate::policy::{Exemptions, Rules, Stage, Thresholds, Warn};
+use crate::units::quantity::LONGEST;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -27,6 +26,16 @@ const GPU_SOURCES: Words<GpuSourceKind> = &[
 const GPMS: Words<Gpm> = &[("off", Gpm::Off), ("mig", Gpm::Mig), ("on", Gpm::On)];
 const SLURM_SOURCES: Words<SlurmSource> =
     &[("auto", SlurmSource::Auto), ("squeue", SlurmSource::Squeue), ("rest", SlurmSource::Rest)];
+const REST_VERSIONS: Words<u8> = &[
+    ("v0.0.38", 38),
+    ("v0.0.39", 39),
+    ("v0.0.40", 40),
+    ("v0.0.41", 41),
+    ("v0.0.42", 42),
+    ("v0.0.43", 43),
+    ("v0.0.44", 44),
+    ("v0.0.45", 45),
+];
 const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -45,9 +54,9 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let thresholds = thresholds(t.table("thresholds"), d.rules.thresholds);
     let stages = stages(&mut t, d.rules.stages);
     let spinning = signatures(t.table("signatures"), d.rules.spinning);
-    let (act, drain_shared) = act(t.table("act"), d.act, d.rules.drain_shared);
+    let (act, drain_shared, warn) = act(t.table("act"), d.act, d.rules.drain_shared);
     let limits = limits(t.table("limits"), d.limits);
-    let (exemptions, job_comment) = exemptions(t.table("exemptions"), d.rules.exemptions);
+    let exemptions = exemptions(t.table("exemptions"), d.rules.exemptions);
     let history = history(t.table("history"), d.history);
     faults(t.table("faults"));
     let epilog = epilog(t.table("epilog"), d.epilog);
@@ -56,29 +65,15 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     metrics(t.table("metrics"));
     daemon(&mut t);
     t.finish();
-    let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared };
-    Config {
-        mode,
-        enforce_in,
-        state_dir,
-        deadline,
-        gpu,
-        slurm,
-        rules,
-        act,
-        limits,
-        job_comment,
-        history,
-        epilog,
-        ..d
-    }
+    let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared, warn };
+    Config { mode, enforce_in, state_dir, deadline, gpu, slurm, rules, act, limits, history, epilog, ..d }
 }
 
 fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
     let enforce_in = EnforceIn {
-        partitions: t.read("partitions", d.partitions, list(name)),
-        accounts: t.read("accounts", d.accounts, list(name)),
-        qos: t.read("qos", d.qos, list(name)),
+        partitions: t.read("partitions", d.partitions, list(whole_name)),
+        accounts: t.read("accounts", d.accounts, list(whole_name)),
+        qos: t.read("qos", d.qos, list(whole_name)),
         node_share: t.read("node_share", d.node_share, real(SHARE)),
     };
     t.finish();
@@ -102,26 +97,53 @@ fn gpu(mut t: Table<'_, '_>, d: Gpu) -> Gpu {
 }
 
 fn slurm(mut t: Table<'_, '_>, d: Slurm) -> Slurm {
+    let source = t.read("source", d.source, word(SLURM_SOURCES));
     let slurm = Slurm {
-        source: t.read("source", d.source, word(SLURM_SOURCES)),
+        source,
         bin_dir: t.read("bin_dir", d.bin_dir, maybe(path)),
         conf: t.read("conf", d.conf, maybe(file)),
+        rest_url: match source {
+            SlurmSource::Rest => t.must("rest_url", rest_url),
+            SlurmSource::Auto | SlurmSource::Squeue => t.said("rest_url", maybe(rest_url)).flatten(),
+        },
+        rest_version: t.read("rest_version", d.rest_version, maybe(word(REST_VERSIONS))),
+        username: t.read("username", d.username, maybe(name)),
+        token_file: t.read("token_file", d.token_file, maybe(secret_file)),
     };
-    let rest = [
-        ("rest_url", t.said("rest_url", maybe(text)).flatten().is_some()),
-        ("rest_version", t.said("rest_version", maybe(text)).flatten().is_some()),
-        ("username", t.said("username", maybe(name)).flatten().is_some()),
-        ("token_file", t.said("token_file", maybe(secret_file)).flatten().is_some()),
-        ("token_env", t.said("token_env", maybe(name)).flatten().is_some()),
-    ];
-    if slurm.source == SlurmSource::Rest {
-        t.note("source: rest", LATER);
+    if t.said("token_env", maybe(name)).flatten().is_some() {
+        let why = "ignored, for slurmd passes no environment; `slurm.token_file` names a file instead";
+        t.note("token_env", why);
     }
-    for (key, _) in rest.iter().filter(|(_, said)| *said) {
-        t.note(key, LATER);
-    }
+    rest_notes(&mut t, &slurm);
     t.finish();
     slurm
+}
+
+/// What slurmrestd's keys do not do, or do in the open.
+fn rest_notes(t: &mut Table<'_, '_>, slurm: &Slurm) {
+    let said = [
+        ("rest_url", slurm.rest_url.is_some()),
+        ("rest_version", slurm.rest_version.is_some()),
+        ("username", slurm.username.is_some()),
+        ("token_file", slurm.token_file.is_some()),
+    ];
+    if slurm.source != SlurmSource::Rest {
+        for (key, _) in said.iter().filter(|(_, said)| *said) {
+            t.note(key, "has no effect without `slurm.source: rest`");
+        }
+        return;
+    }
+    let open = |url: &String| url.strip_prefix("http://").is_some_and(|rest| !is_this_host(rest));
+    if slurm.token_file.is_some() && slurm.rest_url.as_ref().is_some_and(open) {
+        t.note("rest_url", "the token crosses the network as plain text; `https://` would hide it");
+    }
+}
+
+/// Whether `host:port` stays on this host. A name that only begins like such an address is anybody's.
+fn is_this_host(host_and_port: &str) -> bool {
+    let host = host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host);
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {
@@ -180,22 +202,18 @@ fn signatures(mut t: Table<'_, '_>, spinning: Verdict) -> Verdict {
     spinning
 }
 
-fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool) {
+fn act(mut t: Table<'_, '_>, d: Act, drain_shared: bool) -> (Act, bool, Option<Warn>) {
     let drain_shared = t.read("drain_shared", drain_shared, truth);
     let act = Act {
         release: t.read("release", d.release, word(RELEASES)),
         release_orphans: t.read("release_orphans", d.release_orphans, truth),
+        requeue: t.read("terminate", d.requeue, word(&[("cancel", false), ("requeue", true)])),
         admin_comment: t.read("admin_comment", d.admin_comment, truth),
         notify_job: t.read("notify_job", d.notify_job, truth),
     };
-    if t.said("terminate", word(&[("cancel", false), ("requeue", true)])) == Some(true) {
-        t.note("terminate: requeue", LATER);
-    }
-    if t.said("warn", maybe(text)).flatten().is_some() {
-        t.note("warn", LATER);
-    }
+    let warn = t.read("warn", None, maybe(warn));
     t.finish();
-    (act, drain_shared)
+    (act, drain_shared, warn)
 }
 
 fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
@@ -209,19 +227,19 @@ fn limits(mut t: Table<'_, '_>, d: Limits) -> Limits {
     limits
 }
 
-fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> (Exemptions, Option<Duration>) {
+fn exemptions(mut t: Table<'_, '_>, d: Exemptions) -> Exemptions {
     let exemptions = Exemptions {
-        users: t.read("users", d.users, list(name)),
-        accounts: t.read("accounts", d.accounts, list(name)),
-        partitions: t.read("partitions", d.partitions, list(name)),
-        qos: t.read("qos", d.qos, list(name)),
+        users: t.read("users", d.users, list(whole_name)),
+        accounts: t.read("accounts", d.accounts, list(whole_name)),
+        partitions: t.read("partitions", d.partitions, list(whole_name)),
+        qos: t.read("qos", d.qos, list(whole_name)),
         name_pattern: t.read("name_pattern", d.name_pattern, maybe(pattern)),
         max_gpus: t.read("max_gpus", d.max_gpus, maybe(whole(1..=1_000_000))),
         max_age_ms: t.read("max_age", d.max_age_ms, maybe(millis(SECOND..=LONGEST))),
+        job_comment_ms: t.read("job_comment", d.job_comment_ms, maybe(millis(SECOND..=LONGEST))),
     };
-    let job_comment = t.read("job_comment", None, maybe(duration(SECOND..=LONGEST)));
     t.finish();
-    (exemptions, job_comment)
+    exemptions
 }
 
 fn history(mut t: Table<'_, '_>, d: History) -> History {

@@ -1,9 +1,9 @@
 //! Readers of single values: each says what it found and what is allowed. None converts: a number is no text,
 //! a text is no number, null is neither, and a number without a unit is no duration.
 
-use super::quantity;
 use super::tree::{Node, Value};
-use crate::policy::Auto;
+use crate::policy::{Auto, Warn};
+use crate::units::quantity;
 use regex_lite::{Regex, RegexBuilder};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -206,8 +206,38 @@ pub(super) fn file(node: &Node<'_>) -> Result<PathBuf, Bad> {
 /// The absolute path of a file that holds a secret. What stands there instead may be the secret itself:
 /// it is not shown.
 pub(super) fn secret_file(node: &Node<'_>) -> Result<PathBuf, Bad> {
-    let hidden = |w: Wrong| Wrong { found: "something else (not shown)".to_owned(), ..w };
     file(node).map_err(|bad| bad.into_iter().map(hidden).collect())
+}
+
+fn hidden(wrong: Wrong) -> Wrong {
+    Wrong { found: "something else (not shown)".to_owned(), ..wrong }
+}
+
+/// Where slurmrestd listens: nothing but a scheme, a host and a port, or a socket's path. Whoever writes a user, a
+/// path or a token into it is told, and it is not shown.
+pub(super) fn rest_url(node: &Node<'_>) -> Result<String, Bad> {
+    let host = |c: u8| c.is_ascii_alphanumeric() || b".-_".contains(&c);
+    let place = |text: &str| {
+        let (name, port) = text.rsplit_once(':')?;
+        let bracketed = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+        let named = match bracketed {
+            Some(ip) => ip.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => !name.is_empty() && name.bytes().all(host),
+        };
+        (named && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+    };
+    // The kernel's limit: sun_path holds 108 bytes, one of them the end.
+    let socket = |path: &str| (path.starts_with('/') && path.len() < 108).then_some(());
+    let sound = |text: &str| match text.split_once(':')? {
+        ("http" | "https", rest) => place(rest.strip_prefix("//")?.trim_end_matches('/')),
+        ("unix", path) => socket(path),
+        _ => None,
+    };
+    match &node.value {
+        Value::Text(text) if one_line(text) && sound(text).is_some() => Ok(text.to_string()),
+        _ => wrong::<String>(node, "http://host:port, https://host:port or unix:/path")
+            .map_err(|bad| bad.into_iter().map(hidden).collect()),
+    }
 }
 
 /// A program and its arguments; [] for none.
@@ -216,6 +246,23 @@ pub(super) fn program(node: &Node<'_>) -> Result<Vec<String>, Bad> {
     match argv.first() {
         Some(program) if !program.starts_with('/') => wrong(node, "a list that begins with an absolute path"),
         _ => Ok(argv),
+    }
+}
+
+/// Signals that a job may be warned by.
+const SIGNALS: [&str; 5] = ["USR1", "USR2", "HUP", "INT", "TERM"];
+
+/// `USR1`, `USR1@5m`: a signal, and how long before the cancel at least.
+pub(super) fn warn(node: &Node<'_>) -> Result<Warn, Bad> {
+    let said = text(node)?;
+    let (signal, ahead) = said.split_once('@').unwrap_or((&said, "0s"));
+    let signal = SIGNALS.into_iter().find(|known| *known == signal);
+    match (signal, quantity::duration(ahead).filter(|ahead| *ahead <= Duration::from_secs(86_400))) {
+        (Some(signal), Some(ahead)) => Ok(Warn { signal, ahead_ms: ahead.as_millis() as i64 }),
+        _ => wrong(
+            node,
+            format!("one of {}, and how long before the cancel, at most 24h: USR1@5m", SIGNALS.join(", ")),
+        ),
     }
 }
 
@@ -232,6 +279,17 @@ pub(super) fn name(node: &Node<'_>) -> Result<String, Bad> {
     match &node.value {
         Value::Text(text) if one_line(text) && !text.contains([' ', ',']) => Ok(text.to_string()),
         _ => wrong(node, "one name, without spaces or commas; a number needs quotes"),
+    }
+}
+
+/// A name as Slurm has it, compared as a whole: a pattern would fit nothing, and spare nobody.
+pub(super) fn whole_name(node: &Node<'_>) -> Result<String, Bad> {
+    let found = name(node)?;
+    match found.contains(['*', '?', '[', ']']) {
+        false => Ok(found),
+        true => {
+            wrong(node, "one whole name, no pattern; `exemptions.name_pattern` is one, for the names of jobs")
+        }
     }
 }
 

@@ -276,20 +276,26 @@ fn unjudged_sign(seen: &Observation) -> char {
     }
 }
 
+/// Our own words around what others wrote: whatever moves a terminal is spelled out, quotes are left alone.
+fn harmless(text: &str) -> String {
+    let spelled =
+        |c: char| if matches!(c, '\'' | '"') { c.to_string() } else { c.escape_debug().to_string() };
+    text.chars().map(spelled).collect()
+}
+
 fn deeds(out: &mut String, told: &Told) {
     let _ = writeln!(out);
     for a in &told.actions {
-        let detail =
-            if a.detail.is_empty() { String::new() } else { format!(": {}", a.detail.escape_debug()) };
+        let detail = if a.detail.is_empty() { String::new() } else { format!(": {}", harmless(&a.detail)) };
         let outcome = format!("{:?}", a.outcome).to_lowercase();
         let _ =
-            writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.verdict.word(), a.wall.rfc3339(), a.run.0);
+            writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.deed.word(), a.wall.rfc3339(), a.run.0);
         if let Some(reason) = &a.reason {
             let _ = writeln!(out, "         reason: {reason}");
         }
     }
     for w in &told.withheld {
-        let because = w.because.escape_debug();
+        let because = harmless(&w.because);
         let _ = writeln!(
             out,
             "withheld {} since {} ({} runs): {because}",
@@ -299,6 +305,9 @@ fn deeds(out: &mut String, told: &Told) {
         );
     }
     match (&told.next, told.finding()) {
+        (Some(next), _) if next.in_ms == 0 && told.withheld.iter().any(|w| w.deed == next.verdict.into()) => {
+            let _ = writeln!(out, "next     {}, as soon as nothing withholds it", next.verdict);
+        }
         (Some(next), _) => {
             let _ = writeln!(out, "next     {} in {}, if this goes on", next.verdict, human_ms(next.in_ms));
         }

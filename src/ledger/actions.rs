@@ -2,42 +2,20 @@
 //! run, Epilog and boot. Decides nothing, and calls nothing done that was not seen to be done.
 
 use super::columns::Cells;
-use super::jobs::{self, known, number, words};
+use super::jobs::{self, number};
+use super::words::{known, words};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
-use crate::units::WallMs;
+use crate::policy::reason::RunKey;
+use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
-
-/// What is recorded: a stage's verdict, or the release of our own drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// Alert, drain or cancel.
-    Of(Verdict),
-    /// Our drain is lifted.
-    Release,
-}
-
-impl Deed {
-    /// The word in the ledger.
-    pub fn word(self) -> &'static str {
-        match self {
-            Deed::Of(verdict) => verdict.word(),
-            Deed::Release => "release",
-        }
-    }
-
-    pub(super) fn from_word(word: &str) -> Option<Deed> {
-        [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Of(Verdict::Cancel), Deed::Release]
-            .into_iter()
-            .find(|deed| deed.word() == word)
-    }
-}
 
 words!(outcome_word, outcome_from, Outcome {
     Begun = "begun",
     Done = "done",
     Failed = "failed",
     Unknown = "unknown",
+    Released = "released",
     Lifted = "lifted",
 });
 
@@ -73,6 +51,8 @@ pub struct OpenDrain {
     pub restart: u32,
     /// Its start.
     pub start: WallMs,
+    /// What its reason was rewritten to, oldest first: votes, and votes taken back, however they ended.
+    pub rewritten: Vec<String>,
     /// The boot on which it was drained.
     pub boot_id: String,
     /// Whether that job run is still registered on the present boot.
@@ -81,30 +61,27 @@ pub struct OpenDrain {
     pub release_seen: Option<RunId>,
 }
 
-/// An action whose outcome is not known: the run was killed, or Slurm did not answer.
+/// An action of which it is not known how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsettledAction {
-    /// Its row.
-    pub id: i64,
-    /// What it was to be.
-    pub deed: Deed,
-    /// Begun or unknown.
-    pub outcome: Outcome,
-    /// The job run it is for.
-    pub job_run: JobRunId,
-    /// Its id.
+pub struct Unsettled {
+    /// The record.
+    pub action: ActionRecord,
+    /// For which job.
     pub job: JobId,
-    /// Its restart count.
+    /// Its restart count: a later one is another run.
     pub restart: u32,
-    /// When it began.
-    pub wall: WallMs,
-    /// The Reason that was to be written.
-    pub reason: Option<String>,
+}
+
+impl OpenDrain {
+    /// Whether the node shows this very drain: the reason is byte for byte one that we wrote for it.
+    pub fn shows(&self, node: &NodeStatus) -> bool {
+        self.action.reason.iter().chain(&self.rewritten).any(|reason| node.drained_as(reason))
+    }
 }
 
 /// A job run's alerts, drains and cancels, oldest first; for [`of`].
 pub(super) const OF_RUN: &str =
-    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail FROM action
+    "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, counted_again_run FROM action
      WHERE job_run = ?1 AND verdict <> 'release' ORDER BY id";
 
 const HOUR_MS: i64 = 3_600_000;
@@ -115,9 +92,43 @@ impl Ledger {
     ///
     /// Errors: any: then the action must not be done. `Refused` for a reason that is no single line.
     pub fn begin_action(&mut self, action: &NewAction, now: &Now) -> Result<i64, LedgerError> {
-        let durable = action.deed != Deed::Of(Verdict::Alert);
+        let durable = action.deed != Deed::Alert;
         let node = self.node.as_str().to_owned();
         self.durably(durable, "write an action down", |tx| insert(tx, &node, action, now))
+    }
+
+    /// Writes down that a drain of ours is about to be lifted that this ledger does not know, and gives the row.
+    pub fn begin_release(
+        &mut self,
+        key: RunKey,
+        reason: &str,
+        seen_before: &str,
+        run: RunId,
+        now: &Now,
+    ) -> Result<i64, LedgerError> {
+        let node = self.node.as_str().to_owned();
+        self.durably(true, "write an action down", |tx| {
+            let boot = boot_row_made(tx, &now.boot_id)?.id;
+            let mut cells = Cells::new();
+            cells
+                .text(Deed::Release.word())
+                .text(&node)
+                .int(number(key.job))
+                .int(i64::from(key.restart))
+                .int(key.start_unix_s.saturating_mul(1000))
+                .int(boot)
+                .int(now.boot.0)
+                .int(run.0)
+                .int(now.wall.0)
+                .text(seen_before)
+                .text(reason)
+                .text(outcome_word(Outcome::Begun));
+            cells.query_row(&mut tx.prepare(
+                "INSERT INTO action (verdict, node, job_id, restart, start_wall_ms, boot, boottime_ms, run, wall_ms,
+                     seen_before, reason, outcome, job_run, signature, detail)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', '') RETURNING id",
+            )?)
+        })
     }
 
     /// Writes down how an action ended.
@@ -159,23 +170,42 @@ impl Ledger {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             let mut found = conn.prepare(
                 "SELECT a.id, a.verdict, a.run, a.wall_ms, a.outcome, a.reason, a.signature, a.detail,
-                     a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id, a.release_seen_run,
-                     j.id IS NOT NULL
+                     a.boottime_ms, a.counted_again_run, a.job_run, a.job_id, a.restart, a.start_wall_ms, b.boot_id,
+                     a.release_seen_run, j.id IS NOT NULL
                  FROM action a JOIN boot b ON b.id = a.boot LEFT JOIN job_run j
                      ON j.id = a.job_run AND j.boot = ?1 AND j.closed_how IS NULL
                  WHERE a.verdict = 'drain' AND a.outcome IN ('begun', 'done', 'unknown') ORDER BY a.id",
             )?;
-            found.query_map([boot], open_drain)?.collect()
+            let mut drains: Vec<OpenDrain> =
+                found.query_map([boot], open_drain)?.collect::<Result<_, _>>()?;
+            let mut votes = conn.prepare(
+                "SELECT reason FROM action WHERE verdict = 'vote' AND job_run = ?1 AND id > ?2
+                 AND reason NOTNULL ORDER BY id",
+            )?;
+            for drain in &mut drains {
+                let of_it = votes.query_map((drain.job_run.0, drain.action.id), |r| r.get(0))?;
+                drain.rewritten = of_it.collect::<Result<_, _>>()?;
+            }
+            Ok(drains)
         })
     }
 
-    /// Actions whose outcome is not known yet, oldest first. They are looked at, never repeated.
-    pub fn unsettled_actions(&self) -> Result<Vec<UnsettledAction>, LedgerError> {
+    /// Actions whose outcome is not known yet, oldest first: their run was killed, or Slurm did not answer. They are
+    /// looked at, never repeated.
+    pub fn unsettled_actions(&self) -> Result<Vec<Unsettled>, LedgerError> {
         self.read("read unsettled actions", |conn| {
+            if none(conn)? {
+                return Ok(Vec::new());
+            }
             let mut found = conn.prepare(
-                "SELECT id, verdict, outcome, job_run, job_id, restart, wall_ms, reason FROM action
-                 WHERE outcome IN ('begun', 'unknown') ORDER BY id",
+                "SELECT id, verdict, run, wall_ms, outcome, reason, signature, detail, boottime_ms, counted_again_run,
+                     job_id, restart
+                 FROM action WHERE outcome IN ('begun', 'unknown') ORDER BY id",
             )?;
+            let unsettled = |row: &Row| {
+                let (job, restart) = (jobs::job_id(row.get(10)?)?, row.get(11)?);
+                Ok(Unsettled { action: action_record(row)?, job, restart })
+            };
             found.query_map([], unsettled)?.collect()
         })
     }
@@ -197,18 +227,25 @@ impl Ledger {
         })
     }
 
-    /// Our drain is no longer there, by our release or somebody else's.
+    /// Notes that this run counted the cluster's drains again after a drain of ours.
+    pub fn note_counted_again(&mut self, id: i64, run: RunId) -> Result<(), LedgerError> {
+        self.write("note that the cluster's drains were counted again", |tx| {
+            tx.execute("UPDATE action SET counted_again_run = ?2 WHERE id = ?1", (id, run.0)).map(|_| ())
+        })
+    }
+
+    /// Our drain is no longer there, or no longer ours: somebody else lifted or changed it.
     pub fn mark_lifted(&mut self, id: i64, detail: &str) -> Result<(), LedgerError> {
         self.end_action(id, Outcome::Lifted, detail, false)
     }
 
-    /// Drains and cancels of the last hour, however they ended. Those of an earlier boot go by the wall
+    /// Drains, warnings, cancels and requeues of the last hour, however they ended. Those of an earlier boot go by the wall
     /// clock, and count if that clock has stepped back since.
     pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
         self.read("count actions", |conn| {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             conn.query_row(
-                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'cancel')
+                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'warn', 'cancel', 'requeue')
                  AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
                 (boot, now.boot.0 - HOUR_MS, now.wall.0 - HOUR_MS),
                 |r| r.get(0),
@@ -276,45 +313,31 @@ pub(super) fn of(statement: &mut Statement, job: JobRunId) -> rusqlite::Result<V
 }
 
 fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
-    let verdict = match known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")? {
-        Deed::Of(verdict) => verdict,
-        Deed::Release => return known(None, "action.verdict"),
-    };
     Ok(ActionRecord {
         id: row.get(0)?,
-        verdict,
+        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
         run: RunId(row.get(2)?),
+        at: BootMs(row.get(8)?),
         wall: WallMs(row.get(3)?),
         outcome: known(outcome_from(&row.get::<_, String>(4)?), "action.outcome")?,
         reason: row.get(5)?,
         signature: row.get(6)?,
         detail: row.get(7)?,
+        counted_again: row.get::<_, Option<i64>>(9)?.map(RunId),
     })
 }
 
 fn open_drain(row: &Row) -> rusqlite::Result<OpenDrain> {
     Ok(OpenDrain {
         action: action_record(row)?,
-        job_run: JobRunId(row.get(8)?),
-        job: jobs::job_id(row.get(9)?)?,
-        restart: row.get(10)?,
-        start: WallMs(row.get(11)?),
-        boot_id: row.get(12)?,
-        release_seen: row.get::<_, Option<i64>>(13)?.map(RunId),
-        job_open: row.get(14)?,
-    })
-}
-
-fn unsettled(row: &Row) -> rusqlite::Result<UnsettledAction> {
-    Ok(UnsettledAction {
-        id: row.get(0)?,
-        deed: known(Deed::from_word(&row.get::<_, String>(1)?), "action.verdict")?,
-        outcome: known(outcome_from(&row.get::<_, String>(2)?), "action.outcome")?,
-        job_run: JobRunId(row.get(3)?),
-        job: jobs::job_id(row.get(4)?)?,
-        restart: row.get(5)?,
-        wall: WallMs(row.get(6)?),
-        reason: row.get(7)?,
+        rewritten: Vec::new(),
+        job_run: JobRunId(row.get(10)?),
+        job: jobs::job_id(row.get(11)?)?,
+        restart: row.get(12)?,
+        start: WallMs(row.get(13)?),
+        boot_id: row.get(14)?,
+        release_seen: row.get::<_, Option<i64>>(15)?.map(RunId),
+        job_open: row.get(16)?,
     })
 }
 
@@ -323,11 +346,10 @@ mod tests {
     use super::super::LedgerErrorKind;
     use super::super::testing::*;
     use super::*;
-    use crate::units::BootMs;
 
     fn drain<'a>(job: &'a JobRun, reason: Option<&'a str>) -> NewAction<'a> {
         NewAction {
-            deed: Deed::Of(Verdict::Drain),
+            deed: Deed::Drain,
             finding: None,
             job,
             run: RunId(3),
@@ -344,12 +366,13 @@ mod tests {
 
     #[test]
     fn an_action_is_known_before_it_is_done_and_outlives_the_epilog_and_the_boot() {
+        // docker/docs#670 (LG-04): whatever the journal drops, what was done and why stands here first.
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 4242);
         let reason = "gpu-reaper: job=4242 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
         let id = ledger.begin_action(&drain(&job, Some(reason)), &at(1)).unwrap();
         assert_eq!(ledger.actions_of(job.id).unwrap()[0].outcome, Outcome::Begun);
-        assert_eq!(ledger.unsettled_actions().unwrap()[0].id, id);
+        assert_eq!(ledger.unsettled_actions().unwrap()[0].action.id, id);
         ledger.end_action(id, Outcome::Done, "exit 0", true).unwrap();
         assert!(ledger.unsettled_actions().unwrap().is_empty());
         assert!(ledger.open_drains(&at(2)).unwrap()[0].job_open);
@@ -402,8 +425,7 @@ mod tests {
     fn the_last_hour_counts_drains_and_cancels_across_a_reboot_but_no_releases() {
         let (_dir, mut ledger) = fresh();
         let job = registered(&mut ledger, 1);
-        let deeds =
-            [Deed::Of(Verdict::Alert), Deed::Of(Verdict::Drain), Deed::Release, Deed::Of(Verdict::Cancel)];
+        let deeds = [Deed::Alert, Deed::Drain, Deed::Release, Deed::Cancel];
         for (minute, deed) in (1..).zip(deeds) {
             let action = NewAction { deed, ..drain(&job, None) };
             ledger.begin_action(&action, &at(minute * 10)).unwrap();

@@ -5,6 +5,7 @@ use super::{Boot, Ledger, LedgerError};
 use crate::model::{Cadence, Now, RunId};
 use crate::reading::Reading::{Absent, Measured};
 use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 use rusqlite::{OptionalExtension, Transaction};
 
 /// How far back spacings count.
@@ -32,6 +33,15 @@ impl Ledger {
                 )
                 .optional()?;
             Ok(kept.map_or(Absent(Absence::NoData), Measured))
+        })
+    }
+
+    /// When the run before this one sampled, on this boot.
+    pub fn run_before(&self, run: RunId, now: &Now) -> Result<Option<BootMs>, LedgerError> {
+        self.read("look for the run before", |conn| {
+            let boot = self.boot(&now.boot_id)?.map(|b| b.id);
+            let sql = "SELECT boottime_ms FROM run WHERE id < ?1 AND boot = ?2 ORDER BY id DESC LIMIT 1";
+            conn.query_row(sql, (run.0, boot), |r| r.get(0).map(BootMs)).optional()
         })
     }
 }

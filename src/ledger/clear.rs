@@ -51,7 +51,39 @@ pub struct Cleared {
     pub case_kept: bool,
 }
 
+/// What became of a job run's Epilog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpilogOf {
+    /// Our hook came: it runs last, so every Epilog of that job ended well.
+    Ended,
+    /// The hooks are installed here, and none came for this run.
+    Missing,
+    /// No hook was ever seen on this node, and none registered this run.
+    NoHook,
+    /// The ledger has forgotten that run, or it is not over.
+    NotKnown,
+}
+
 impl Ledger {
+    /// What became of the Epilog of a job run. That a Prolog of ours registered it says that the hooks are installed.
+    pub fn epilog_of(&self, run: JobRunId) -> Result<EpilogOf, LedgerError> {
+        self.read("look for a job's Epilog", |conn| {
+            let sql = "SELECT by_epilog, registered_by = 'prolog' FROM job_run
+                       WHERE id = ?1 AND closed_how NOTNULL";
+            let found: Option<(Option<bool>, bool)> =
+                conn.query_row(sql, [run.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?;
+            Ok(match found {
+                None => EpilogOf::NotKnown,
+                Some((Some(true), _)) => EpilogOf::Ended,
+                Some((_, true)) => EpilogOf::Missing,
+                Some(_) => match conn.prepare("SELECT 1 FROM job_run WHERE by_epilog")?.exists([])? {
+                    true => EpilogOf::Missing,
+                    false => EpilogOf::NoHook,
+                },
+            })
+        })
+    }
+
     /// The job run that an Epilog is about: the latest of this boot up to that restart count that has not been
     /// cleared, whether open or closed by a requeue.
     pub fn ending_run(
@@ -75,6 +107,30 @@ impl Ledger {
     /// action.
     pub fn clear(
         &mut self,
+        job: JobId,
+        restart: Option<u32>,
+        now: &Now,
+        archive: bool,
+        case: Option<&CaseFile>,
+    ) -> Result<Cleared, LedgerError> {
+        self.clear_by(true, job, restart, now, archive, case)
+    }
+
+    /// The same by a health run, which found a job run ended whose Epilog never came here.
+    pub fn clear_without_epilog(
+        &mut self,
+        job: &JobRun,
+        now: &Now,
+        archive: bool,
+        case: Option<&CaseFile>,
+    ) -> Result<Cleared, LedgerError> {
+        let (id, restart) = (job.registration.job, Some(job.registration.restart));
+        self.clear_by(false, id, restart, now, archive, case)
+    }
+
+    fn clear_by(
+        &mut self,
+        epilog: bool,
         job: JobId,
         restart: Option<u32>,
         now: &Now,
@@ -106,7 +162,8 @@ impl Ledger {
             let case_kept = keep_case(tx, id, job, ended, now, case)?;
             let samples = take_samples(tx, id, after_run, archive)?;
             close(tx, JobRunId(id), "ended", now)?;
-            tx.execute("UPDATE job_run SET closed_how = 'ended' WHERE id = ?1", [id])?;
+            let sql = "UPDATE job_run SET closed_how = 'ended', by_epilog = ?2 WHERE id = ?1";
+            tx.execute(sql, (id, epilog.then_some(1)))?;
             let archived = archive && samples > 0;
             Ok(Cleared { job_run: Some(JobRunId(id)), samples, archived, case_kept })
         })
@@ -236,6 +293,30 @@ mod tests {
             let next = ledger.register(&at(6), &registration(1, 1, RegisteredBy::Discovery)).unwrap();
             assert_eq!(ledger.ending_run(job(1), Some(1), &at(7)).unwrap().unwrap().id, next);
         }
+    }
+
+    #[test]
+    fn only_our_hook_says_that_an_epilog_ended() {
+        // A failing Epilog stops those after it; ours runs last (measured with Slurm 22.05, 24.11 and 26.05).
+        let (_dir, mut ledger) = fresh();
+        let register = |ledger: &mut Ledger, id, by| {
+            ledger.register(&at(0), &registration(id, 0, by)).unwrap();
+            ledger.open_runs(BOOT).unwrap().pop().unwrap()
+        };
+        let bare = register(&mut ledger, 1, RegisteredBy::Discovery);
+        assert_eq!(ledger.epilog_of(bare.id).unwrap(), EpilogOf::NotKnown, "it is not over");
+        ledger.clear_without_epilog(&bare, &at(1), false, None).unwrap();
+        assert_eq!(ledger.epilog_of(bare.id).unwrap(), EpilogOf::NoHook);
+
+        let failed = register(&mut ledger, 2, RegisteredBy::Prolog);
+        ledger.clear_without_epilog(&failed, &at(2), false, None).unwrap();
+        assert_eq!(ledger.epilog_of(failed.id).unwrap(), EpilogOf::Missing, "its Prolog was ours");
+
+        let well = register(&mut ledger, 3, RegisteredBy::Discovery);
+        ledger.clear(job(3), Some(0), &at(3), false, None).unwrap();
+        assert_eq!(ledger.epilog_of(well.id).unwrap(), EpilogOf::Ended);
+        assert_eq!(ledger.epilog_of(bare.id).unwrap(), EpilogOf::Missing, "the hook is here");
+        assert_eq!(ledger.epilog_of(JobRunId(99)).unwrap(), EpilogOf::NotKnown);
     }
 
     #[test]

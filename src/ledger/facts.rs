@@ -3,8 +3,8 @@
 //! is not recorded.
 
 use super::columns::{Cells, Sink, small};
-use super::jobs::{known, state_from, state_word};
-use crate::model::{GpuClaim, JobDetails, JobRunId, Registration};
+use super::words::{known, state_from, state_word};
+use crate::model::{GpuClaim, JobDetails, JobRunId, NearDeed, Registration};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{GresIndex, UnitUuid, WallMs};
@@ -85,7 +85,14 @@ pub(super) fn keep_details(tx: &Transaction, run: JobRunId, details: &JobDetails
     facts.text("slurm.qos", &details.qos)?;
     facts.number("slurm.nodes", &details.nodes, |n| i64::from(*n))?;
     facts.text("slurm.node_list", &details.node_list)?;
-    facts.number("slurm.shares", &details.shares, |shares| i64::from(*shares))
+    facts.number("slurm.shares", &details.shares, |shares| i64::from(*shares))?;
+    let near = &details.near;
+    facts.text("slurm.sluid", &near.sluid)?;
+    facts.number("slurm.suspended_unix_s", &near.suspended_unix_s, |s| *s)?;
+    facts.text("slurm.admin_comment", &near.admin_comment)?;
+    facts.text("slurm.comment", &near.comment)?;
+    facts.number("slurm.batch", &near.batch, |batch| i64::from(*batch))?;
+    facts.number("slurm.requeue", &near.requeue, |requeue| i64::from(*requeue))
 }
 
 /// Reads it back; `None` if Slurm was never asked.
@@ -108,6 +115,14 @@ pub(super) fn details(facts: &mut Facts) -> rusqlite::Result<Option<JobDetails>>
         nodes: facts.number("slurm.nodes", small),
         node_list: facts.text("slurm.node_list"),
         shares: facts.number("slurm.shares", |n| Some(n == 1)),
+        near: NearDeed {
+            sluid: facts.text("slurm.sluid"),
+            suspended_unix_s: facts.number("slurm.suspended_unix_s", Some),
+            admin_comment: facts.text("slurm.admin_comment"),
+            comment: facts.text("slurm.comment"),
+            batch: facts.number("slurm.batch", |n| Some(n == 1)),
+            requeue: facts.number("slurm.requeue", |n| Some(n == 1)),
+        },
     }))
 }
 

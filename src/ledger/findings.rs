@@ -1,8 +1,9 @@
 //! Findings, and what was withheld: what the rules said of a job run, for as long as it held. They keep what
 //! pruned samples can no longer tell (since when, how much of it certified), and judge nothing.
 
-use super::jobs::{job_id, known, number};
-use super::{Deed, Ledger, LedgerError, boot_row_made};
+use super::jobs::{job_id, number};
+use super::words::known;
+use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::units::{BootMs, WallMs};
 use rusqlite::Row;
@@ -317,7 +318,7 @@ mod tests {
     fn what_was_withheld_is_counted_by_reason() {
         let (_dir, mut ledger) = fresh();
         let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
-        let drain = Deed::Of(Verdict::Drain);
+        let drain = Deed::Drain;
         for (minute, because) in [(1, "mode is observe"), (2, "mode is observe"), (3, "no answer")] {
             ledger.withhold(run, drain, because, RunId(minute), &at(minute)).unwrap();
         }
@@ -330,7 +331,7 @@ mod tests {
     fn reasons_that_differ_in_their_figures_only_are_one_with_the_newest_figures() {
         let (_dir, mut ledger) = fresh();
         let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
-        let drain = Deed::Of(Verdict::Drain);
+        let drain = Deed::Drain;
         let kinds = [
             ["a CPU phase: 12.7 cores busy", "a CPU phase: 13.4 cores busy", "a CPU phase: 9 cores busy"],
             [
@@ -349,6 +350,6 @@ mod tests {
             let kept = ledger.withheld_of(run).unwrap();
             assert_eq!((kept.len() as i64, kept[0].because.as_str(), kept[0].count), (minute, kind[2], 3));
         }
-        assert!(ledger.withhold(run, Deed::Of(Verdict::Cancel), kinds[0][0], RunId(99), &at(9)).unwrap());
+        assert!(ledger.withhold(run, Deed::Cancel, kinds[0][0], RunId(99), &at(9)).unwrap());
     }
 }

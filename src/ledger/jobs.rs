@@ -2,6 +2,7 @@
 //! ended run is back; guesses nothing that a registration did not say.
 
 use super::facts::{self, FACTS, Facts};
+use super::words::{by_from, by_word, damage, known, source_from, source_word};
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::reading::Absence;
@@ -268,43 +269,9 @@ pub(super) fn job_id(value: i64) -> rusqlite::Result<JobId> {
     known(u64::try_from(value).ok().and_then(JobId::new), "job_id")
 }
 
-/// A value that its column's CHECK forbids can only be damage.
-pub(super) fn known<T>(value: Option<T>, column: &str) -> rusqlite::Result<T> {
-    value.ok_or_else(|| damage(column))
-}
-
-fn damage(column: &str) -> rusqlite::Error {
-    let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
-    rusqlite::Error::SqliteFailure(code, Some(format!("`{column}` holds a value that cannot be")))
-}
-
 fn refusal(why: &str) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CONSTRAINT), Some(why.to_owned()))
 }
-
-macro_rules! words {
-    ($write:ident, $read:ident, $type:ident { $($name:ident = $word:literal),* $(,)? }) => {
-        pub(super) fn $write(value: $type) -> &'static str {
-            match value { $($type::$name => $word),* }
-        }
-        pub(super) fn $read(word: &str) -> Option<$type> {
-            match word { $($word => Some($type::$name),)* _ => None }
-        }
-    };
-}
-pub(super) use words;
-
-words!(by_word, by_from, RegisteredBy { Prolog = "prolog", Discovery = "discovery" });
-words!(source_word, source_from, StartSource { Slurm = "slurm", Registration = "registration" });
-words!(state_word, state_from, JobState {
-    Running = "running",
-    Suspended = "suspended",
-    Completing = "completing",
-    Configuring = "configuring",
-    Pending = "pending",
-    Ended = "ended",
-    Other = "other",
-});
 
 #[cfg(test)]
 mod tests {

@@ -128,8 +128,9 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         tx.execute(&sql, [])?;
     }
     tx.execute("DELETE FROM ended WHERE boot <> ?1 OR ended_wall_ms < ?2", (boot, short))?;
+    // What is asked once a boot keeps its answer as long.
     tx.execute(
-        "DELETE FROM question WHERE boot <> ?1 OR asked_boot_ms < ?2",
+        "DELETE FROM question WHERE boot <> ?1 OR (asked_boot_ms < ?2 AND answer IS NOT 'for this boot')",
         (boot, now.boot.0.saturating_sub(SHORT_MS)),
     )?;
     tx.execute("DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1", [short])?;

@@ -3,10 +3,10 @@
 //! of a job is a hole in its history, not a tick.
 
 use super::columns::Cursor;
-use super::jobs::known;
 use super::learnt::Known;
 use super::past::{Past, Units};
 use super::sample;
+use super::words::known;
 use super::{Boot, Ledger, LedgerError, actions, past};
 use crate::model::*;
 use crate::reading::Absence;

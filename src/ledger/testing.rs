@@ -78,6 +78,7 @@ pub(super) fn details(display_id: &str) -> JobDetails {
         nodes: Measured(1),
         node_list: Measured("gpu-a7".to_owned()),
         shares: Measured(false),
+        near: NearDeed::absent(Absence::NotAsked),
     }
 }
 

@@ -2,7 +2,7 @@
 //! guessed of one that never gave its UUID.
 
 use super::columns::{Cursor, Source};
-use super::{Boot, Ledger, LedgerError, jobs};
+use super::{Boot, Ledger, LedgerError, words};
 use crate::model::{KnownUnit, UnitKind};
 use crate::units::{DeviceMinor, NvmlIndex, UnitUuid};
 use rusqlite::Row;
@@ -28,7 +28,7 @@ impl Ledger {
 
 fn known_unit(row: &Row) -> rusqlite::Result<KnownUnit> {
     let c = &mut Cursor::from(row, 0);
-    let uuid = jobs::known(UnitUuid::new(&c.get::<String>()?).ok(), "unit.uuid")?;
+    let uuid = words::known(UnitUuid::new(&c.get::<String>()?).ok(), "unit.uuid")?;
     let parent: Option<String> = c.get()?;
     let (gi, ci): (Option<u32>, Option<u32>) = (c.get()?, c.get()?);
     let kind = match (parent.map(|p| UnitUuid::new(&p)), gi, ci) {

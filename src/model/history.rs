@@ -92,20 +92,27 @@ pub struct UnitRef {
 pub struct ActionRecord {
     /// Its row.
     pub id: i64,
-    /// What was asked for.
-    pub verdict: Verdict,
+    /// What was done.
+    #[serde(rename = "verdict")]
+    pub deed: Deed,
     /// The run that did it.
     pub run: RunId,
-    /// When.
+    /// When, on its own boot.
+    #[serde(skip)]
+    pub at: BootMs,
+    /// The same, for showing.
     pub wall: WallMs,
     /// How it ended.
     pub outcome: Outcome,
-    /// The node's Reason that we wrote, byte for byte; for drains.
+    /// The node's Reason that we wrote, byte for byte; for drains and votes.
     pub reason: Option<String>,
     /// The finding's signature when it was done.
     pub signature: String,
     /// What Slurm said, for people.
     pub detail: String,
+    /// Of a drain: the later run that counted the cluster's drains again and let it stand.
+    #[serde(skip)]
+    pub counted_again: Option<RunId>,
 }
 
 /// How an action ended. `Unknown` is neither done nor not done: it is looked at, never repeated.
@@ -120,7 +127,9 @@ pub enum Outcome {
     Failed,
     /// No answer in time.
     Unknown,
-    /// Undone since: our drain was released, or lifted by somebody else.
+    /// A drain that we lifted again, as two runs agreed.
+    Released,
+    /// A drain of ours that somebody lifted or changed: it is not made again for that job run.
     Lifted,
 }
 
@@ -143,6 +152,60 @@ impl Verdict {
             Verdict::Alert => "alert",
             Verdict::Drain => "drain",
             Verdict::Cancel => "cancel",
+        }
+    }
+}
+
+/// What is written down: a stage's verdict, and what belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// People are told.
+    Alert,
+    /// This node is drained.
+    Drain,
+    /// Our drain's reason says that this node agrees to a cancel, or no longer does.
+    Vote,
+    /// The job is warned by a signal.
+    Warn,
+    /// The job is cancelled.
+    Cancel,
+    /// The job is requeued in place of a cancel.
+    Requeue,
+    /// Our drain is lifted.
+    Release,
+}
+
+impl Deed {
+    /// All of them.
+    pub const ALL: [Deed; 7] =
+        [Deed::Alert, Deed::Drain, Deed::Vote, Deed::Warn, Deed::Cancel, Deed::Requeue, Deed::Release];
+
+    /// The word in the ledger and for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Deed::Alert => "alert",
+            Deed::Drain => "drain",
+            Deed::Vote => "vote",
+            Deed::Warn => "warn",
+            Deed::Cancel => "cancel",
+            Deed::Requeue => "requeue",
+            Deed::Release => "release",
+        }
+    }
+
+    /// The deed of a word.
+    pub fn from_word(word: &str) -> Option<Deed> {
+        Deed::ALL.into_iter().find(|deed| deed.word() == word)
+    }
+}
+
+impl From<Verdict> for Deed {
+    fn from(verdict: Verdict) -> Deed {
+        match verdict {
+            Verdict::Alert => Deed::Alert,
+            Verdict::Drain => Deed::Drain,
+            Verdict::Cancel => Deed::Cancel,
         }
     }
 }

@@ -147,9 +147,10 @@ impl<'a> Bench<'a> {
 
     fn outcome(&mut self, cadence: Reading<Cadence>) -> Judgement {
         let claimed = self.history.job.registration.gpus.len() as u32;
-        let exempt = guard::exempt(&self.rules.exemptions, &self.history.job, claimed, self.age_ms());
+        let looked = guard::configured(&self.rules.exemptions, &self.history.job, claimed, self.age_ms());
+        let exempt = guard::decide(&looked);
+        self.guards.extend(looked.into_iter().map(|one| one.report(false)));
         if let Exempt::Yes(why) = &exempt {
-            self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
             return spared(Guard::Exemption, format!("exempt by {why}"));
         }
         self.name_units();
@@ -439,17 +440,11 @@ impl<'a> Bench<'a> {
             self.note(Guard::Attribution, because, "whole units, held by this job alone", true);
             return unjudged(Guard::Attribution, because.to_owned());
         }
-        match (&outcome, exempt) {
-            (Judgement::Breaching(_), Exempt::CannotSay(why)) => {
-                self.note(Guard::Exemption, why.clone(), "configured exemptions", true);
-                unjudged(Guard::Exemption, format!("whether it is exempt cannot be said: {why}"))
-            }
-            (_, Exempt::No(why)) => {
-                self.note(Guard::Exemption, why, "configured exemptions", false);
-                outcome
-            }
-            _ => outcome,
+        if let (Judgement::Breaching(_), Exempt::CannotSay(why)) = (&outcome, exempt) {
+            self.note(Guard::Exemption, why.clone(), "every exemption that could hold, decided", true);
+            return unjudged(Guard::Exemption, format!("whether it is exempt cannot be said: {why}"));
         }
+        outcome
     }
 }
 

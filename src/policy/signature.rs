@@ -62,6 +62,11 @@ impl Signature {
         }
     }
 
+    /// The signature of this word.
+    pub fn from_word(word: &str) -> Option<Signature> {
+        Signature::ALL.into_iter().find(|signature| signature.word() == word)
+    }
+
     /// The most it may ask for. Only [`Signature::Spinning`] has a say of the site's in it.
     pub fn most(self, rules: &Rules) -> Verdict {
         match self {

@@ -1,9 +1,11 @@
 //! The rules as promises: small histories built by hand, and many built by chance.
 
+use super::nodes::Nodes;
+use super::reason::{RunKey, Stand, waste};
 use super::stage::{Circumstances, Step, escalate};
 use super::window::{self, Lacking, Series};
 use super::*;
-use crate::mode::Mode;
+use crate::mode::{EnforceIn, Mode, NoPermit};
 use crate::model::*;
 use crate::reading::{Absence, Reading};
 use crate::units::*;
@@ -11,6 +13,8 @@ use proptest::prelude::*;
 
 mod cadences;
 mod doubts;
+mod exemptions;
+mod ladder;
 mod signatures;
 
 const MINUTE: i64 = 60_000;
@@ -42,6 +46,7 @@ fn rules() -> Rules {
         spinning: Verdict::Drain,
         exemptions: Exemptions::default(),
         drain_shared: false,
+        warn: None,
     }
 }
 
@@ -369,29 +374,42 @@ fn an_exemption_that_cannot_be_decided_is_no_verdict() {
     assert!(assessed.wants_details);
 }
 
-fn record(id: i64, verdict: Verdict, run: i64, outcome: Outcome) -> ActionRecord {
+fn record(id: i64, deed: impl Into<Deed>, run: i64, outcome: Outcome) -> ActionRecord {
+    let deed = deed.into();
     ActionRecord {
         id,
-        verdict,
+        deed,
         run: RunId(run),
+        at: now().boot,
         wall: WallMs(0),
         outcome,
-        reason: None,
+        reason: (deed == Deed::Drain).then(|| waste(KEY, Signature::Hung, Stand::Drain, WallMs(0))),
         signature: "hung".into(),
         detail: String::new(),
+        counted_again: Some(RunId(run)),
     }
 }
 
+const KEY: RunKey = RunKey { job: JobId::FIRST, start_unix_s: 1_764_422_738, restart: 0 };
+
 fn step(history: &JobHistory, found: &Finding, rules: &Rules, mode: Mode, run: i64) -> Step {
-    let circumstances = Circumstances {
-        permit: mode.permit(),
+    escalate(found, rules, circumstances(history, mode, run))
+}
+
+fn circumstances(history: &JobHistory, mode: Mode, run: i64) -> Circumstances<'_> {
+    let here = NodeName::nowhere();
+    Circumstances {
+        permit: mode.permit(&EnforceIn::EVERYWHERE, &history.job, &here),
         run: RunId(run),
+        now: now().boot,
         job: &history.job,
         actions: &history.actions,
         node_units: history.node_units,
+        nodes: Ok(Nodes::alone(&here)),
+        wait_ms: 0,
         held_by: None,
-    };
-    escalate(found, rules, circumstances)
+        backing_off: Vec::new(),
+    }
 }
 
 #[test]
@@ -440,11 +458,11 @@ proptest! {
         let mut quiet = history(&[vec![at(0); 121]]);
         let found = finding(&quiet);
         let verdicts = [Verdict::Alert, Verdict::Drain, Verdict::Cancel];
-        let outcomes = [Outcome::Begun, Outcome::Done, Outcome::Failed, Outcome::Unknown, Outcome::Lifted];
+        let outcomes = [Outcome::Begun, Outcome::Done, Outcome::Failed, Outcome::Unknown, Outcome::Released, Outcome::Lifted];
         quiet.actions = actions.iter().enumerate()
             .map(|(i, (v, r, o))| record(i as i64, verdicts[*v], *r, outcomes[*o])).collect();
         let done = |verdict| quiet.actions.iter()
-            .any(|a| a.verdict == verdict && a.outcome == Outcome::Done && a.run < RunId(run));
+            .any(|a| a.deed == Deed::from(verdict) && a.outcome == Outcome::Done && a.run < RunId(run));
         let mode = if enforce { Mode::Enforce } else { Mode::Observe };
         match step(&quiet, &found, &rules, mode, run) {
             Step::Drain(_) => prop_assert!(enforce && done(Verdict::Alert)),

@@ -3,14 +3,11 @@
 use super::eyes::Eyes;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, questions};
-use crate::act::look::Look;
-use crate::act::{self, Deed, Desk};
-use crate::config::EnforceIn;
 use crate::explain::{self, Asked};
-use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, OpenDrain, Reach};
+use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, Reach};
 use crate::lock::RunLock;
 use crate::model::*;
-use crate::policy::stage::{self, Circumstances, Step};
+use crate::policy::stage::{self, Step};
 use crate::policy::{self, Assessment, Finding, Guard, Judgement, Rules, Signature, judge};
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
@@ -22,21 +19,17 @@ pub struct Case {
     pub history: JobHistory,
     /// What was judged of it.
     pub assessment: Assessment,
-    cadence: Reading<Cadence>,
+    pub(super) cadence: Reading<Cadence>,
     /// This node shows that the job still lives.
     lives: bool,
 }
 
-/// Replays and judges every registered job that holds GPUs here; gives our standing drains with them.
-pub fn open(
-    setting: &Setting,
-    snapshot: &Snapshot,
-    ledger: &mut Ledger,
-) -> Result<(Vec<Case>, Vec<OpenDrain>), Trouble> {
+/// Replays and judges every registered job that holds GPUs here.
+pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
     let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
     let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
     let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
-    let (histories, mut open, drains) = ledger.together(|ledger| {
+    let (histories, mut open) = ledger.together(|ledger| {
         let open = ledger.open_findings()?;
         let asked = holding.map(|run| JobAsked {
             units: snapshot.held.get(&run.id).cloned().unwrap_or(Reading::Absent(Absence::NotRecorded)),
@@ -44,7 +37,7 @@ pub fn open(
             run: run.clone(),
         });
         let histories = ledger.replay(boot, asked.collect(), snapshot.node_units, &mut enough, false)?;
-        Ok((histories, open, ledger.open_drains(setting.now)?))
+        Ok((histories, open))
     })?;
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
@@ -59,7 +52,7 @@ pub fn open(
         let still = ledger.open_runs(boot)?;
         cases.retain(|c| still.iter().any(|j| j.id == c.history.job.id));
     }
-    Ok((cases, drains))
+    Ok(cases)
 }
 
 /// How far back a job's history must reach: where a breach without any compute stands open, no further than the last
@@ -73,7 +66,7 @@ fn reach(rules: &Rules, cadence: Reading<Cadence>, open: Option<&FindingRow>) ->
 }
 
 impl Case {
-    fn job(&self) -> &JobRun {
+    pub(super) fn job(&self) -> &JobRun {
         &self.history.job
     }
 
@@ -102,10 +95,10 @@ impl Case {
         let row = self.record(setting, run, &finding, ledger)?;
         let circumstances = self.circumstances(setting, run, ledger)?;
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
-            Step::Rest => {}
+            Step::Rest | Step::Later { .. } | Step::Unclear => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
             Step::Withheld { asked, guard, because } => {
-                self.withhold(setting, run, asked, guard, &because, ledger)?
+                self.withhold(setting, run, asked.into(), guard, &because, ledger)?
             }
             step => {
                 lock.phase("act");
@@ -163,7 +156,7 @@ impl Case {
     /// too and nothing on this node shows that it lives (shards and MPS share for good, and nobody need be asked),
     /// or a drain of ours stands for it.
     fn may_be_stale(&self) -> bool {
-        let drained = |a: &ActionRecord| a.verdict == Verdict::Drain && a.outcome == Outcome::Done;
+        let drained = |a: &ActionRecord| a.deed == Deed::Drain && a.outcome == Outcome::Done;
         let shared = self.history.units == Reading::Absent(Absence::Shared);
         (shared && !self.lives) || self.history.actions.iter().any(drained)
     }
@@ -175,9 +168,9 @@ impl Case {
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
-        let archive = setting.config.mode().permit().is_none();
-        let (id, restart) = (job.registration.job, Some(job.registration.restart));
-        ledger.clear(id, restart, setting.now, archive, case.as_ref())?;
+        let archive = !setting.config.mode().enforces();
+        ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;
+        let id = job.registration.job;
         tracing::info!(job = id.get(), "job {} has ended and no Epilog told: cleared", job.shown_id());
         self.history.job.details = Some(details);
         self.history.open_finding = None;
@@ -230,22 +223,6 @@ impl Case {
         Ok(())
     }
 
-    fn circumstances(
-        &self,
-        setting: &Setting,
-        run: RunId,
-        ledger: &Ledger,
-    ) -> Result<Circumstances<'_>, Trouble> {
-        Ok(Circumstances {
-            permit: setting.config.mode().permit(),
-            run,
-            job: self.job(),
-            actions: &self.history.actions,
-            node_units: self.history.node_units,
-            held_by: held_by(setting, self.job(), ledger)?,
-        })
-    }
-
     fn alert(
         &self,
         setting: &Setting,
@@ -255,6 +232,14 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let action = ledger.begin_action(&self.action(Verdict::Alert, run, row, f), setting.now)?;
+        // Of a job on several nodes the first one tells people, once.
+        if let Ok(nodes) = questions::nodes_of(self.job(), &setting.place.node)
+            && !nodes.is_first()
+        {
+            let (job, first) = (self.job().shown_id(), nodes.first());
+            tracing::info!(job, "job {job}: {}; to tell of it is left to node {first}", self.words());
+            return Ok(ledger.end_action(action, Outcome::Done, &format!("left to node {first}"), false)?);
+        }
         let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
@@ -271,7 +256,7 @@ impl Case {
 
     fn action<'a>(&'a self, verdict: Verdict, run: RunId, row: i64, f: &'a Finding) -> NewAction<'a> {
         NewAction {
-            deed: ledger::Deed::Of(verdict),
+            deed: Deed::from(verdict),
             finding: Some(row),
             job: self.job(),
             run,
@@ -281,79 +266,19 @@ impl Case {
         }
     }
 
-    fn withhold(
+    pub(super) fn withhold(
         &self,
         setting: &Setting,
         run: RunId,
-        asked: Verdict,
+        asked: Deed,
         guard: Option<Guard>,
         because: &str,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
-        let (job, deed) = (self.job().id, ledger::Deed::Of(asked));
-        if ledger.withhold(job, deed, because, run, setting.now)? {
-            let job = self.job().shown_id();
+        if ledger.withhold(self.job().id, asked, because, run, setting.now)? {
+            let (job, asked) = (self.job().shown_id(), asked.word());
             let guard = guard.map_or("", Guard::word);
-            tracing::warn!(job, verdict = asked.word(), guard, "job {job}: {asked} withheld: {because}");
-        }
-        Ok(())
-    }
-
-    /// Drain, cancel, or the look at an earlier deed of unclear outcome.
-    fn perform(
-        &mut self,
-        setting: &Setting,
-        run: RunId,
-        finding: i64,
-        step: Step,
-        eyes: &mut dyn Eyes,
-        ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
-        let job = self.job().clone();
-        let mut gpus = || eyes.gpus();
-        let mut look = Look {
-            rules: &setting.config.rules,
-            gpus: &mut gpus,
-            admin_comment: setting.config.act.admin_comment,
-        };
-        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding };
-        let (asked, deed) = match step {
-            Step::Drain(warrant) => (Verdict::Drain, act::drain(warrant, &job, &mut look, &mut desk)?),
-            Step::Cancel(warrant) => (Verdict::Cancel, act::cancel(warrant, &job, &mut look, &mut desk)?),
-            Step::Reconcile(action) => {
-                let found = act::reconcile(&action, job.registration.job, &mut desk)?;
-                let words = found.map_or("not known yet".to_owned(), |o| format!("{o:?}").to_lowercase());
-                tracing::info!(job = job.shown_id(), "earlier {}: {words}", action.verdict);
-                return Ok(());
-            }
-            Step::Rest | Step::Alert | Step::Withheld { .. } => return Ok(()),
-        };
-        match deed {
-            Deed::Withheld(because) => self.withhold(setting, run, asked, None, &because, ledger),
-            Deed::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
-        }
-    }
-
-    fn tell_deed(
-        &mut self,
-        setting: &Setting,
-        asked: Verdict,
-        outcome: Outcome,
-        words: &str,
-        ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
-        let job = self.job().shown_id();
-        let how = format!("{outcome:?}").to_lowercase();
-        tracing::warn!(job, verdict = asked.word(), outcome = how, "job {job}: {asked} {how}: {words}");
-        match outcome {
-            Outcome::Failed => ledger.unanswered(&back_off(self.job(), asked), setting.now)?,
-            Outcome::Done if asked == Verdict::Cancel => {
-                let details = questions::over(self.job(), JobState::Completing);
-                ledger.set_details(self.job().id, &details)?;
-                self.history.job.details = Some(details);
-                self.assessment = judge(&self.history, &setting.config.rules, self.cadence, setting.now);
-            }
-            _ => {}
+            tracing::warn!(job, verdict = asked, guard, "job {job}: {asked} withheld: {because}");
         }
         Ok(())
     }
@@ -371,67 +296,8 @@ impl Case {
     }
 }
 
-/// Where a refused deed is kept, so that it is not asked for again every run.
-fn back_off(job: &JobRun, asked: Verdict) -> String {
-    format!("{asked} {}", job.id.0)
-}
-
-/// Whatever about this run, node or site forbids a deed that time has made due.
-fn held_by(setting: &Setting, job: &JobRun, ledger: &Ledger) -> Result<Option<String>, Trouble> {
-    let config = setting.config;
-    let thresholds = &config.rules.thresholds;
-    let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
-    let age_ms = ledger.age_ms(setting.now);
-    if age_ms.is_some_and(|age| age < hold_ms) {
-        let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
-        return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
-    }
-    if setting.fresh_slurmd() {
-        return Ok(Some("slurmd has just started: this run only samples".to_owned()));
-    }
-    if !setting.may_act() {
-        return Ok(Some("too little of this run's time is left".to_owned()));
-    }
-    if let Some(why) = not_enforced(&config.enforce_in, setting, job) {
-        return Ok(Some(why));
-    }
-    let most = config.limits.max_actions_per_hour;
-    if ledger.actions_in_last_hour(setting.now)? >= most {
-        return Ok(Some(format!("`limits.max_actions_per_hour` is {most}, and they are done")));
-    }
-    for verdict in [Verdict::Drain, Verdict::Cancel] {
-        if !ledger.ask_allowed(&back_off(job, verdict), setting.now)? {
-            return Ok(Some(format!("the {verdict} was tried and failed; it is tried again later")));
-        }
-    }
-    Ok(None)
-}
-
-/// Where `enforce_in` narrows the permit.
-fn not_enforced(narrow: &EnforceIn, setting: &Setting, job: &JobRun) -> Option<String> {
-    let details = job.details.as_ref();
-    let outside = |list: &[String], told: Option<&Reading<String>>, registered: &Reading<String>| {
-        let value = told.and_then(|t| t.measured()).or(registered.measured());
-        !list.is_empty() && !value.is_some_and(|v| list.contains(v))
-    };
-    let r = &job.registration;
-    let checks = [
-        ("partitions", &narrow.partitions, details.map(|d| &d.partition), &r.partition),
-        ("accounts", &narrow.accounts, details.map(|d| &d.account), &r.account),
-        ("qos", &narrow.qos, details.map(|d| &d.qos), &r.qos),
-    ];
-    for (key, list, told, registered) in checks {
-        if outside(list, told, registered) {
-            return Some(format!("`enforce_in.{key}` does not name this job's"));
-        }
-    }
-    let place = f64::from(questions::spread(setting.place.node.as_str())) / f64::from(u32::MAX);
-    (place > narrow.node_share)
-        .then(|| format!("`enforce_in.node_share` {} leaves this node out", narrow.node_share))
-}
-
-/// One line for people: every job with its judgement, also those that are no candidates.
-pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: &Ledger) -> String {
+/// One line for people: every job with its judgement, also those that are no candidates; and what is `amiss`.
+pub fn summary(snapshot: &Snapshot, cases: &[Case], amiss: &[String], ledger: &Ledger) -> String {
     let gpus = match &snapshot.gpus {
         Reading::Measured(report) => format!("{} GPUs read", report.units.len()),
         Reading::Absent(why) => format!("GPUs not read: {}", why.words()),
@@ -447,7 +313,7 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], missing: &[String], ledger: 
     for note in ledger.notes() {
         tracing::warn!("{note}");
     }
-    for note in missing.iter().chain(ledger.notes()).chain(&snapshot.note) {
+    for note in amiss.iter().chain(ledger.notes()).chain(&snapshot.note) {
         line += &format!("; {note}");
     }
     line

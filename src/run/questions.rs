@@ -4,9 +4,13 @@
 use super::{Setting, Trouble};
 use crate::ledger::{Ledger, LedgerErrorKind, Question};
 use crate::model::*;
+use crate::policy::nodes::Nodes;
 use crate::reading::{Absence, Reading};
-use crate::slurm::Listed;
-use crate::units::{BootMs, WallMs};
+use crate::slurm::{Ask, Listed, hostlist};
+use crate::units::{BootMs, NodeName, WallMs, hash};
+
+/// Slurm's own limit for one list.
+const MOST_NODES: usize = 64 << 10;
 
 /// Jobs asked about in one run; others wait for the next.
 const DISCOVERIES_A_RUN: usize = 2;
@@ -43,7 +47,7 @@ pub fn discover(setting: &Setting, shown: &[JobId], ledger: &mut Ledger) -> Resu
 
 /// The registration of a job as Slurm tells it: running here, with its GPUs.
 fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
-    let listed = setting.slurm.job(job).map_err(|silence| silence.to_string())?;
+    let listed = setting.slurm.job(job, Ask::NOTHING_MORE).map_err(|silence| silence.to_string())?;
     let Some(Listed { uid, details: Some(details), .. }) = listed else {
         return Err("Slurm does not say that it runs".to_owned());
     };
@@ -78,7 +82,7 @@ fn found(setting: &Setting, job: JobId) -> Result<Registration, String> {
 /// Every job that Slurm sees running here, at most every 15 minutes, at a moment that differs by node name.
 pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Trouble> {
     const SUBJECT: &str = "list";
-    let offset_ms = i64::from(spread(setting.place.node.as_str())) % LIST_EVERY_MS;
+    let offset_ms = i64::from(hash(setting.place.node.as_str())) % LIST_EVERY_MS;
     let slot = (setting.now.boot.0 + offset_ms).div_euclid(LIST_EVERY_MS).to_string();
     let due = match ledger.question(SUBJECT, setting.now)? {
         Question::Ask => true,
@@ -101,11 +105,6 @@ pub fn list(setting: &Setting, ledger: &mut Ledger) -> Result<Vec<JobId>, Troubl
             Ok(Vec::new())
         }
     }
-}
-
-/// A number that differs by name: FNV-1a.
-pub fn spread(name: &str) -> u32 {
-    name.bytes().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
 
 /// Asks once for what a finding makes matter (name, QOS, shown id, nodes, state), and keeps it.
@@ -149,20 +148,36 @@ pub fn ended(setting: &Setting, job: &JobRun, ledger: &mut Ledger) -> Result<Opt
 
 fn told(setting: &Setting, job: &JobRun) -> Result<JobDetails, String> {
     let id = job.registration.job;
-    let mut details = match setting.slurm.job(id).map_err(|silence| silence.to_string())? {
+    let ask = Ask { name: setting.config.rules.exemptions.name_pattern.is_some(), ..Ask::NOTHING_MORE };
+    let mut details = match setting.slurm.job(id, ask).map_err(|silence| silence.to_string())? {
         Some(Listed { details: Some(details), .. }) => details,
         Some(Listed { state, .. }) => over(job, state),
         None => over(job, JobState::Ended),
     };
-    if setting.config.rules.exemptions.name_pattern.is_some() && details.state == JobState::Running {
-        let name = setting.slurm.name(id, &details.display_id);
-        details.name = name.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
-    }
     if details.state == JobState::Running && setting.slurm.gres(std::slice::from_ref(job)).shares {
         let shares = setting.slurm.holds_shares(id, &details.display_id);
         details.shares = shares.map_or_else(|silence| Reading::Absent(silence.absence()), Reading::Measured);
     }
     Ok(details)
+}
+
+/// The job's nodes by Slurm's own list; without an answer of Slurm, only a job that its registration places on one
+/// node is known to be alone.
+pub(super) fn nodes_of(job: &JobRun, me: &NodeName) -> Result<Nodes, String> {
+    let count = job.details.as_ref().map_or(job.registration.nodes, |details| details.nodes);
+    match count {
+        Reading::Measured(1) => return Ok(Nodes::alone(me)),
+        Reading::Measured(_) => {}
+        Reading::Absent(_) => return Err("on how many nodes the job runs is not known".to_owned()),
+    }
+    let list = job.details.as_ref().and_then(|details| details.node_list.measured());
+    let list = list.ok_or("on which nodes the job runs is not known")?;
+    let names = hostlist::expand(list, MOST_NODES)?;
+    let names = names.iter().map(|name| NodeName::new(name)).collect::<Result<Vec<_>, _>>()?;
+    if count != Reading::Measured(names.len() as u32) {
+        return Err("Slurm's list of the job's nodes is not as long as it says".to_owned());
+    }
+    Nodes::new(names, me)
 }
 
 /// What is left to say of a run that Slurm no longer sees here.
@@ -181,5 +196,6 @@ pub fn over(job: &JobRun, state: JobState) -> JobDetails {
         nodes: r.nodes,
         node_list: r.node_list.clone(),
         shares: Reading::Absent(Absence::NotAsked),
+        near: NearDeed::absent(Absence::NotAsked),
     }
 }

@@ -1,24 +1,33 @@
-//! Lifting our own drains, by a later run, never by the Epilog: only once the job run is gone or certainly works
-//! again, its GPUs are clean, and two runs agree. Any doubt and the drain stays.
+//! What becomes of our own drains after the run that made them: counted again and withdrawn where the cap is overshot,
+//! a vote taken back once its node would not vote any more, and lifted by a later run, never by the Epilog: only once the job run is
+//! gone with all that it left or certainly works again, and two runs agree. Any doubt and the drain stays.
 
 use super::cases::Case;
+use super::deeds;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble};
-use crate::act::{self, Deed, Desk};
+use super::{Setting, Trouble, questions};
+use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::Release;
-use crate::ledger::{Ledger, OpenDrain};
+use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
-use crate::policy::Judgement;
-use crate::reading::Reading;
-use crate::slurm::NodeStatus;
+use crate::policy::reason::{self, Stand};
+use crate::policy::{Judgement, nodes, stage};
+use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 
 /// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
 const CLEAN_BYTES: u64 = 256 << 20;
 
 /// The kind of fault under which a drain that stays is kept.
-const KIND: &str = "drain";
+pub const KIND: &str = "drain";
+/// The kind under which one that this boot or this ledger does not know is kept; its subject is the node's Reason.
+pub const ORPHAN: &str = "orphan";
+
+/// Kinds of faults that are notes about our drains or about jobs, and no fault of the node.
+const NO_FAULT_OF_THE_NODE: [&str; 3] = [KIND, ORPHAN, "xid"];
 
 /// Why a drain is not fit for release.
+#[derive(Debug, PartialEq, Eq)]
 enum Stays {
     /// Its job run is here, or its outcome is still to be found out: a later run sees.
     ForNow,
@@ -26,7 +35,13 @@ enum Stays {
     Because(String),
 }
 
-/// Looks at every drain of ours that still stands.
+/// What the ledger says beside the drain itself.
+struct Known {
+    epilog: EpilogOf,
+    faults: Vec<FaultRow>,
+}
+
+/// Looks at every drain of ours of this boot that still stands.
 pub fn ours(
     setting: &Setting,
     run: RunId,
@@ -35,9 +50,11 @@ pub fn ours(
     drains: Vec<OpenDrain>,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    for mut drain in drains {
-        settle(setting, run, &mut drain, ledger)?;
-        if let Err(stays) = fit(setting, snapshot, cases, &drain) {
+    for drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
+        let case = cases.iter().find(|case| case.history.job.id == drain.job_run);
+        take_vote_back(setting, run, &drain, case, ledger)?;
+        let known = Known { epilog: ledger.epilog_of(drain.job_run)?, faults: ledger.open_faults()? };
+        if let Err(stays) = fit(setting, snapshot, case, &drain, &known) {
             if drain.release_seen.is_some() {
                 ledger.clear_release_seen(drain.action.id)?;
             }
@@ -47,45 +64,164 @@ pub fn ours(
             continue;
         }
         let before = ledger.note_release_seen(drain.action.id, run)?;
-        if before.is_none_or(|seen| seen >= run) || !setting.may_act() {
-            continue;
-        }
-        let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-        match act::release(&drain, &mut desk)? {
-            Deed::Withheld(why) if told(&drain, &why, ledger)? => {}
-            Deed::Withheld(why) => tell_it_stays(setting, run, &drain, &why, ledger)?,
-            Deed::Ended(outcome, words) => tell(setting, &drain, outcome, &words, ledger)?,
+        if before.is_some_and(|seen| seen < run) && setting.may_act() {
+            lift(setting, run, &drain, ledger)?;
         }
     }
     Ok(())
 }
 
-/// A drain whose outcome is not known, of a job that has gone meanwhile: looked at, never repeated.
-fn settle(setting: &Setting, run: RunId, drain: &mut OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
-    let unclear = matches!(drain.action.outcome, Outcome::Begun | Outcome::Unknown);
-    if !unclear || drain.job_open || !setting.may_ask() {
+/// Two runs agree: it is lifted, if Slurm shows it as ours and the node as plain. What holds it may last (a reservation,
+/// a reboot that waits), so it is tried ever more rarely.
+fn lift(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
+    let subject = format!("release {}", drain.action.id);
+    if !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());
     }
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    if let Some(outcome) = act::reconcile(&drain.action, drain.job, &mut desk)? {
-        drain.action.outcome = outcome;
+    let why = match act::lift(drain, Lift::Release, &mut desk)? {
+        Ending::Ended(Outcome::Done | Outcome::Lifted, words) => return gone(setting, drain, &words, ledger),
+        Ending::Ended(Outcome::Failed, words) => format!("it could not be lifted: {words}"),
+        Ending::Ended(_, words) => format!("it was asked for, and is not seen to be lifted: {words}"),
+        Ending::Withheld(doubt) => doubt.because,
+    };
+    ledger.unanswered(&subject, setting.now)?;
+    if told(drain, &why, ledger)? { Ok(()) } else { tell_it_stays(setting, run, drain, &why, ledger) }
+}
+
+/// Our standing drains. In the run after a drain the cluster's drains are counted once more, before anything rests on it:
+/// nodes that came at one instant may have taken too much, and what is one too many goes.
+pub fn count_again(setting: &Setting, run: RunId, ledger: &mut Ledger) -> Result<Vec<OpenDrain>, Trouble> {
+    let mut stand = Vec::new();
+    for drain in ledger.open_drains(setting.now)? {
+        if !withdrawn(setting, run, &drain, ledger)? {
+            stand.push(drain);
+        }
     }
+    Ok(stand)
+}
+
+/// Counts for one drain. `true`: it was one too many and is gone. While Slurm does not say, it is asked ever more rarely.
+fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledger) -> Result<bool, Trouble> {
+    let action = &drain.action;
+    let here = drain.boot_id == setting.now.boot_id;
+    let due = here && action.outcome == Outcome::Done && action.counted_again.is_none() && action.run < run;
+    let subject = format!("count again {}", action.id);
+    let may = || setting.config.mode().enforces() && setting.may_act();
+    if !due || !may() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(false);
+    }
+    let job = ledger.find_runs(drain.job)?.into_iter().map(|it| it.run).find(|it| it.id == drain.job_run);
+    let Some(job) = job else { return Ok(false) };
+    let Ok(nodes) = questions::nodes_of(&job, &setting.place.node) else { return Ok(false) };
+    ledger.unanswered(&subject, setting.now)?;
+    let mut unseen = || Reading::Absent(Absence::NotAsked);
+    let look = deeds::look(setting, &mut unseen);
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    let Some(ending) = act::count_again(drain, &nodes, &look, &mut desk)? else { return Ok(false) };
+    let shown = job.shown_id();
+    match ending {
+        Ending::Withheld(Doubt { because, .. })
+        | Ending::Ended(Outcome::Failed | Outcome::Unknown, because) => {
+            tracing::warn!(
+                job = shown,
+                "our drain for job {shown} is one too many and stays for now: {because}"
+            );
+            Ok(false)
+        }
+        Ending::Ended(Outcome::Lifted, words) => gone(setting, drain, &words, ledger).map(|()| true),
+        Ending::Ended(_, words) => {
+            ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
+            close_notes(setting, drain, ledger)?;
+            tracing::warn!(
+                job = shown,
+                "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
+                 the cluster was overshot: {words}"
+            );
+            Ok(true)
+        }
+    }
+}
+
+/// When the vote of this node was written that stands, or may; `None` without one. What was to take it back and is not
+/// seen to be done may have left it.
+fn voted(actions: &[ActionRecord]) -> Option<BootMs> {
+    let stand = |a: &ActionRecord| Some(reason::read(a.reason.as_deref()?)?.stand);
+    let mut rewritten = actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stand(a)?)));
+    let counts = |(a, stand): &(&ActionRecord, Stand)| match stand {
+        Stand::Vote(_) => a.outcome != Outcome::Failed,
+        Stand::Drain => a.outcome == Outcome::Done,
+    };
+    let standing = rewritten.rfind(counts)?;
+    matches!(standing.1, Stand::Vote(_)).then_some(standing.0.at)
+}
+
+/// A node that would not vote now takes its vote back at once, and no other may count it: in any mode, while the vote is
+/// one. It is no deed that hurts.
+fn take_vote_back(
+    setting: &Setting,
+    run: RunId,
+    drain: &OpenDrain,
+    case: Option<&Case>,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let Some(case) = case else { return Ok(()) };
+    let (config, job) = (setting.config, &case.history.job);
+    let Some(at) = voted(&case.history.actions) else { return Ok(()) };
+    let permit = config.mode().permit(&config.enforce_in, job, &setting.place.node);
+    let stands_still = stage::would_vote(&case.assessment.judgement, &config.rules, &permit);
+    let is_one = setting.now.boot.since_ms(at) <= nodes::VOTE_HOLDS_S * 1000;
+    let is_over =
+        |d: &JobDetails| matches!(d.state, JobState::Completing | JobState::Ended | JobState::Pending);
+    if stands_still || !is_one || job.details.as_ref().is_some_and(is_over) || !setting.may_act() {
+        return Ok(());
+    }
+    let unclear =
+        |a: &ActionRecord| a.deed == Deed::Vote && matches!(a.outcome, Outcome::Begun | Outcome::Unknown);
+    let subject = format!("take back {}", drain.action.id);
+    if case.history.actions.iter().any(unclear) || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(());
+    }
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    let ending = act::retract(drain, job, &mut desk)?;
+    let (shown, seen) = (job.shown_id(), case.words());
+    let why = match ending {
+        Ending::Ended(Outcome::Lifted, words) => return gone(setting, drain, &words, ledger),
+        Ending::Ended(Outcome::Done, words) => {
+            tracing::warn!(
+                job = shown,
+                "job {shown}: this node no longer agrees to its cancel: {seen}; {words}"
+            );
+            return Ok(());
+        }
+        // Slurm was silent before anything was begun: the next run asks again.
+        Ending::Withheld(doubt) => doubt.because,
+        Ending::Ended(_, words) => {
+            ledger.unanswered(&subject, setting.now)?;
+            words
+        }
+    };
+    tracing::warn!(
+        job = shown,
+        "job {shown}: this node no longer agrees to its cancel ({seen}), and its vote could not be taken back: {why}; \
+         it ends by itself after 15 minutes"
+    );
     Ok(())
 }
 
-fn tell(
+/// Says that a drain of ours is gone, and closes what was kept of its staying.
+pub(super) fn gone(
     setting: &Setting,
     drain: &OpenDrain,
-    outcome: Outcome,
     words: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     let job = drain.job.get();
-    if outcome != Outcome::Lifted {
-        tracing::warn!(job, "our drain for job {job}: outcome of the release unknown: {words}");
-        return Ok(());
-    }
     tracing::warn!(job, "our drain for job {job} is lifted: {words}");
+    close_notes(setting, drain, ledger)
+}
+
+fn close_notes(setting: &Setting, drain: &OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
     let subject = drain.action.id.to_string();
     for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND && f.subject == subject) {
         ledger.fault_gone(fault.id, setting.now)?;
@@ -110,13 +246,12 @@ fn look_and_tell(
     if told(drain, why, ledger)? || !setting.may_ask() {
         return Ok(());
     }
-    let ours = |node: &NodeStatus| drain.action.reason.as_deref().is_some_and(|r| node.drained_as(r));
     match setting.slurm.node() {
-        Ok(node) if ours(&node) => tell_it_stays(setting, run, drain, why, ledger),
+        Ok(node) if drain.shows(&node) => tell_it_stays(setting, run, drain, why, ledger),
         Ok(node) => {
             let detail = format!("lifted or changed by somebody else: {node}");
             ledger.mark_lifted(drain.action.id, &detail)?;
-            tell(setting, drain, Outcome::Lifted, &detail, ledger)
+            gone(setting, drain, &detail, ledger)
         }
         Err(_) => Ok(()),
     }
@@ -131,35 +266,83 @@ fn tell_it_stays(
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     ledger.fault_seen(KIND, &drain.action.id.to_string(), why, run, setting.now)?;
-    let (job, node) = (drain.job.get(), &setting.place.node);
-    let lift = format!("`scontrol update nodename={node} state=undrain`");
-    tracing::warn!(job, "our drain for job {job} stays: {why}; to lift it: {lift}");
+    let job = drain.job.get();
+    tracing::warn!(job, "our drain for job {job} stays: {why}; {}", how_to_lift(setting));
     Ok(())
 }
 
+/// The exact words to type.
+pub(super) fn how_to_lift(setting: &Setting) -> String {
+    let node = &setting.place.node;
+    format!("to lift it: `gpu-reaper-hc release` there, or `scontrol update nodename={node} state=undrain`")
+}
+
 /// Whether this run sees the drain fit for release.
-fn fit(setting: &Setting, snapshot: &Snapshot, cases: &[Case], drain: &OpenDrain) -> Result<(), Stays> {
+fn fit(
+    setting: &Setting,
+    snapshot: &Snapshot,
+    case: Option<&Case>,
+    drain: &OpenDrain,
+    known: &Known,
+) -> Result<(), Stays> {
     if drain.action.outcome != Outcome::Done {
         return Err(Stays::ForNow);
     }
-    let case = cases.iter().find(|c| c.history.job.id == drain.job_run);
     let alive = match case.map(|c| &c.assessment.judgement) {
         Some(Judgement::Alive { .. }) => true,
         Some(_) => return Err(Stays::ForNow),
         None if drain.job_open => return Err(Stays::ForNow),
         None => false,
     };
-    let because = |why: &str| Err(Stays::Because(why.to_owned()));
+    may_be_lifted(setting).and_then(|()| no_fault(&known.faults)).map_err(Stays::Because)?;
+    if alive {
+        return Ok(());
+    }
+    epilog_ended(known.epilog).and_then(|()| nothing_is_left(snapshot, drain.job)).map_err(Stays::Because)
+}
+
+/// Whether the site lets drains be lifted at all.
+pub(super) fn may_be_lifted(setting: &Setting) -> Result<(), String> {
     if setting.config.act.release == Release::Never {
-        return because("`act.release` is never");
+        return Err("`act.release` is never".to_owned());
     }
-    if setting.config.mode().permit().is_none() {
-        return because("mode is observe");
+    if !setting.config.mode().enforces() {
+        return Err("mode is observe".to_owned());
     }
-    if drain.boot_id != setting.now.boot_id {
-        return because("it was made before this boot");
+    Ok(())
+}
+
+/// Whether no fault of the node itself is open.
+pub(super) fn no_fault(open: &[FaultRow]) -> Result<(), String> {
+    match open.iter().find(|fault| !NO_FAULT_OF_THE_NODE.contains(&fault.kind.as_str())) {
+        Some(fault) => Err(format!("a fault of the node is open: {}", fault.detail)),
+        None => Ok(()),
     }
-    if alive { Ok(()) } else { clean(snapshot).map_err(Stays::Because) }
+}
+
+/// Slurm shows our reason also after an Epilog failed or the node went down under the job (measured): only our own hook,
+/// which runs last, tells. Without hooks the job run is closed once Slurm no longer lists it.
+pub(super) fn epilog_ended(epilog: EpilogOf) -> Result<(), String> {
+    match epilog {
+        EpilogOf::Ended | EpilogOf::NoHook => Ok(()),
+        EpilogOf::Missing => {
+            Err("its Epilog failed, or the node or slurmd went down: our hook, which runs last, \
+                                  never came for the job"
+                .to_owned())
+        }
+        EpilogOf::NotKnown => Err("what became of its Epilog is not known".to_owned()),
+    }
+}
+
+/// Whether nothing of the job is left here, and no unit that no registered job holds is in use.
+pub(super) fn nothing_is_left(snapshot: &Snapshot, job: JobId) -> Result<(), String> {
+    match snapshot.holds_on(job) {
+        Reading::Measured(false) => clean(snapshot),
+        Reading::Measured(true) => Err(format!("something of job {job} is still on this node")),
+        Reading::Absent(why) => {
+            Err(format!("whether something of job {job} is left is not known: {}", why.words()))
+        }
+    }
 }
 
 /// No process and no memory held on any unit that no registered job holds.
@@ -187,4 +370,80 @@ fn clean(snapshot: &Snapshot) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Signature;
+    use crate::policy::reason::{RunKey, waste};
+    use crate::units::WallMs;
+
+    fn vote(stand: Stand, outcome: Outcome) -> ActionRecord {
+        let key = RunKey { job: JobId::FIRST, start_unix_s: 1_764_422_738, restart: 0 };
+        ActionRecord {
+            id: 1,
+            deed: Deed::Vote,
+            run: RunId(1),
+            at: BootMs(0),
+            wall: WallMs(0),
+            outcome,
+            reason: Some(waste(key, Signature::Hung, stand, WallMs(0))),
+            signature: "hung".to_owned(),
+            detail: String::new(),
+            counted_again: Some(RunId(1)),
+        }
+    }
+
+    #[test]
+    fn whatever_may_stand_as_a_vote_is_taken_back() {
+        let (yes, no) = (Stand::Vote(1), Stand::Drain);
+        let drain = ActionRecord { deed: Deed::Drain, ..vote(no, Outcome::Done) };
+        let table = [
+            (vec![], false),
+            (vec![vote(yes, Outcome::Done)], true),
+            (vec![vote(yes, Outcome::Unknown)], true),
+            (vec![vote(yes, Outcome::Failed)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done)], false),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Failed)], true),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Unknown)], true),
+            (vec![vote(yes, Outcome::Done), vote(no, Outcome::Done), vote(yes, Outcome::Done)], true),
+        ];
+        for (votes, want) in table {
+            let actions = [vec![drain.clone()], votes].concat();
+            assert_eq!(voted(&actions).is_some(), want, "{actions:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_the_node_keeps_a_drain_and_our_own_notes_do_not() {
+        let fault = |kind: &str| FaultRow {
+            id: 1,
+            kind: kind.to_owned(),
+            subject: String::new(),
+            detail: "2 of 4 GPUs missing".to_owned(),
+            opened: WallMs(0),
+            last_run: RunId(1),
+        };
+        for kind in ["drain", "orphan", "xid"] {
+            assert_eq!(no_fault(&[fault(kind)]), Ok(()), "{kind}");
+        }
+        for kind in ["collector", "gpu-missing", "a kind of a later version"] {
+            let held = no_fault(&[fault("drain"), fault(kind)]).unwrap_err();
+            assert_eq!(held, "a fault of the node is open: 2 of 4 GPUs missing", "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_failed_epilog_keeps_a_drain() {
+        // nebius/soperator#1316 (JL-11): what a crash left behind looks like a job that ended.
+        for (epilog, want) in [
+            (EpilogOf::Ended, true),
+            (EpilogOf::NoHook, true),
+            (EpilogOf::Missing, false),
+            (EpilogOf::NotKnown, false),
+        ] {
+            assert_eq!(epilog_ended(epilog).is_ok(), want, "{epilog:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use crate::model::*;
 use crate::policy::attribution::{self, Mapping};
 use crate::policy::level::is_work;
 use crate::reading::{Absence, Reading};
+use crate::units::BootMs;
 use crate::units::{DeviceMinor, UnitUuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,6 +33,8 @@ pub struct Snapshot {
     pub list_changed: bool,
     /// Jobs that local evidence shows here: their cgroups, and those of processes on the GPUs.
     here: Vec<JobId>,
+    /// Whether the cgroups could be looked at for that.
+    folders: Reading<()>,
     residents: BTreeMap<u32, Resident>,
     samples: BTreeMap<JobRunId, JobSample>,
 }
@@ -42,6 +45,8 @@ pub struct Books {
     units: Vec<KnownUnit>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
+    /// When the newest run of this boot sampled.
+    pub newest: Option<BootMs>,
 }
 
 impl Books {
@@ -50,7 +55,8 @@ impl Books {
         let boot = &setting.now.boot_id;
         Ok(ledger.together(|ledger| {
             let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
-            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)? })
+            let newest = ledger.run_before(RunId(i64::MAX), setting.now)?;
+            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)?, newest })
         })?)
     }
 }
@@ -65,7 +71,7 @@ pub fn take(
     eyes.know(setting.now, &books.jobs);
     let gpus = eyes.gpus();
     let residents = residents(&gpus, eyes);
-    let here = here(eyes, &residents);
+    let (here, folders) = here(eyes, &residents);
     let jobs = with_late_ones(setting, &here, books.jobs, ledger)?;
     let list_changed = list_changed(&gpus, &books.units);
     let known = attribution::known(&gpus, books.units);
@@ -91,6 +97,7 @@ pub fn take(
         note,
         list_changed,
         here,
+        folders,
         residents,
         samples: BTreeMap::new(),
     };
@@ -146,10 +153,11 @@ fn owners(gpus: &Reading<GpuReport>, residents: &BTreeMap<u32, Resident>) -> Vec
     owners
 }
 
-fn here(eyes: &mut dyn Eyes, residents: &BTreeMap<u32, Resident>) -> Vec<JobId> {
-    let mut here: Vec<JobId> = eyes.jobs_here().measured().cloned().unwrap_or_default();
+fn here(eyes: &mut dyn Eyes, residents: &BTreeMap<u32, Resident>) -> (Vec<JobId>, Reading<()>) {
+    let folders = eyes.jobs_here();
+    let mut here: Vec<JobId> = folders.measured().cloned().unwrap_or_default();
     here.extend(residents.values().filter_map(Resident::job));
-    here
+    (here, folders.map(drop))
 }
 
 /// The registered jobs, with those that only local evidence shows; with `source: squeue` the list too.
@@ -231,6 +239,16 @@ impl Snapshot {
         // A folder that is named by SLUID gives no job id, but its job's sample.
         let counted = self.samples.get(&job.id).is_some_and(|s| s.cpu_ms.measured().is_some());
         counted || self.here.contains(&job.registration.job)
+    }
+
+    /// Whether something of a job is left here: its cgroup, or a process of it on a GPU. Where Slurm keeps no cgroups at
+    /// all only the GPUs can say so.
+    pub fn holds_on(&self, job: JobId) -> Reading<bool> {
+        match self.folders {
+            _ if self.here.contains(&job) => Reading::Measured(true),
+            Reading::Measured(()) | Reading::Absent(Absence::NoData) => Reading::Measured(false),
+            Reading::Absent(why) => Reading::Absent(why),
+        }
     }
 
     /// Whether any GPU of the job is seen at work in this run.

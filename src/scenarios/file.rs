@@ -96,12 +96,18 @@ pub struct Job {
     /// Its name.
     #[serde(default = "train")]
     pub name: String,
+    /// What its user wrote beside it.
+    #[serde(default)]
+    pub comment: Option<String>,
     /// Restart count.
     #[serde(default)]
     pub restart: u32,
     /// Number of nodes.
     #[serde(default = "one")]
     pub nodes: u32,
+    /// Their list as Slurm writes it; this node is `n1`.
+    #[serde(default = "n1")]
+    pub node_list: String,
     /// The id as Slurm shows it, for array tasks and components.
     #[serde(default)]
     pub shown_as: Option<String>,
@@ -125,6 +131,14 @@ fn h100() -> String {
 fn train() -> String {
     "train".to_owned()
 }
+fn n1() -> String {
+    "n1".to_owned()
+}
+
+fn no_reason() -> String {
+    "none".to_owned()
+}
+
 fn one() -> u32 {
     1
 }
@@ -250,9 +264,29 @@ pub struct SlurmEvent {
     /// A job's state: `{ 4242: SUSPENDED }`.
     #[serde(default)]
     pub job_state: BTreeMap<u64, String>,
+    /// An administrator keeps a job for so long from now: `{ 4242: 2h }`.
+    #[serde(default)]
+    pub keep: BTreeMap<u64, Span>,
     /// The reservation `gpu-reaper-stop` is made (true) or deleted.
     #[serde(default)]
     pub brake: Option<bool>,
+    /// Other nodes: their complete state, and their Reason, set at this moment.
+    #[serde(default)]
+    pub other_nodes: BTreeMap<String, OtherNode>,
+}
+
+/// Another node of the cluster.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherNode {
+    /// Its complete state, as sinfo writes it.
+    pub state: String,
+    /// Its Reason.
+    #[serde(default = "no_reason")]
+    pub reason: String,
+    /// When the Reason was set, where this moment is only when Slurm first shows it.
+    #[serde(default)]
+    pub reason_set: Option<Ago>,
 }
 
 /// What must have come of it at the end.

@@ -2,7 +2,6 @@
 //! and eyes that see the timeline. Everything else is the real thing.
 
 use super::file::{Job, Samples, Scenario};
-use crate::act::reason::PREFIX;
 use crate::config::{self, Config};
 use crate::explain::{self, Answer, Asked};
 use crate::gpu::GpuSource;
@@ -10,6 +9,8 @@ use crate::gpu::simulated::{Simulated, Timeline};
 use crate::ledger::Ledger;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::place::Place;
+use crate::policy::keep::Keep;
+use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident, Whose};
 use crate::run::{self, Ended, Setting};
@@ -91,7 +92,7 @@ impl<'a> Stage<'a> {
     pub fn set(scenario: &'a Scenario) -> Result<Stage<'a>, String> {
         let folder = Folder::new()?;
         let (bin, cluster) = (folder.0.join("bin"), folder.0.join("cluster"));
-        for dir in [&bin, &cluster, &cluster.join("jobs"), &folder.0.join("etc")] {
+        for dir in [&bin, &cluster, &cluster.join("jobs"), &cluster.join("nodes"), &folder.0.join("etc")] {
             fs::create_dir(dir).map_err(io(dir))?;
         }
         for program in PROGRAMS {
@@ -139,6 +140,7 @@ impl<'a> Stage<'a> {
         }
         self.now_ms = at_ms;
         let now = Stage::now_at(at_ms);
+        write(&self.folder.0.join("cluster/now"), &now.wall.0.div_euclid(1000).to_string())?;
         let setting = Setting {
             config: &self.config,
             place: &self.place,
@@ -178,9 +180,10 @@ impl<'a> Stage<'a> {
         let start_s = (END_WALL_MS + job.started.0).div_euclid(1000);
         let null = || "(null)".to_owned();
         let row = format!(
-            "{}|{shown}|RUNNING|{start_s}|{}|{NODE}|1001|{}|{}|{}|{}|{}\n",
+            "{}|{shown}|RUNNING|{start_s}|{}|{}|1001|{}|{}|{}|{}|{}\n",
             job.id,
             job.nodes,
+            job.node_list,
             job.user,
             job.partition,
             job.restart,
@@ -191,6 +194,9 @@ impl<'a> Stage<'a> {
         write(&file(""), &row)?;
         write(&file(".state"), "RUNNING")?;
         write(&file(".name"), &job.name)?;
+        if let Some(comment) = &job.comment {
+            write(&file(".user-comment"), comment)?;
+        }
         write(&file(".show"), &shown_job(job))?;
         if !job.prolog {
             return Ok(());
@@ -311,7 +317,7 @@ fn environment<'a>(scenario: &Scenario, job: &'a Job) -> impl Fn(&str) -> Option
         "SLURM_JOB_PARTITION" => Some(job.partition.clone()),
         "SLURM_JOB_ACCOUNT" => job.account.clone(),
         "SLURM_JOB_NUM_NODES" => Some(job.nodes.to_string()),
-        "SLURM_NODELIST" => Some(NODE.to_owned()),
+        "SLURM_NODELIST" => Some(job.node_list.clone()),
         "SLURM_JOB_GPUS" if many && !gpus.is_empty() => Some(gpus.join(",")),
         _ => None,
     }
@@ -346,6 +352,17 @@ fn slurm_happens(event: &super::file::SlurmEvent, cluster: &Path) -> Result<(), 
     mark("brake", event.brake)?;
     for (job, state) in &event.job_state {
         write(&cluster.join(format!("jobs/{job}.state")), state)?;
+    }
+    for (name, node) in &event.other_nodes {
+        let set = node.reason_set.as_ref().unwrap_or(&event.at);
+        let at_s = (END_WALL_MS + set.0).div_euclid(1000);
+        let lines = format!("{}\n{}\n{at_s}\n", node.state, node.reason);
+        write(&cluster.join("nodes").join(name), &lines)?;
+    }
+    for (job, length) in &event.keep {
+        let until = WallMs(END_WALL_MS + event.at.0 + length.0);
+        let keep = Keep { until, by: "root".to_owned(), reason: "paper deadline".to_owned() };
+        write(&cluster.join(format!("jobs/{job}.comment")), &keep.line())?;
     }
     if let Some(state) = &event.node_state {
         write(&cluster.join("node.state"), state)?;

@@ -2,8 +2,10 @@
 //! deadline that holds whatever the command or its children do. Never a shell, never a reader thread.
 
 use super::{Answer, NoAnswer};
+use crate::units::rights::writable_by_others;
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// What is kept of each of the two outputs; a longer one is read on, dropped, and not understood.
 const KEPT_BYTES: usize = 1 << 20;
+/// The same for a long list: 10,000 nodes, none like another, in five partitions; or 2,000 tasks of one array in JSON,
+/// of which each takes 7.5 kB (26.05).
+const KEPT_BYTES_OF_A_LONG_LIST: usize = 16 << 20;
 /// Where Slurm is installed when nobody says where.
 const USUAL_PLACES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin"];
 
@@ -84,8 +89,22 @@ impl Commands {
         self.site.conf.as_deref()
     }
 
-    /// Standard output of a command that ended with exit status 0, not decoded: user text may hold any byte.
+    /// Standard output of a command that ended with exit status 0. User text may hold any byte: what is no UTF-8 is
+    /// replaced.
     pub(super) fn run<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES, program, args)
+    }
+
+    /// The same where all nodes of a cluster or all tasks of an array may be listed.
+    pub(super) fn run_for_a_long_list<A: AsRef<OsStr>>(
+        &self,
+        program: Program,
+        args: &[A],
+    ) -> Answer<String> {
+        self.run_keeping(KEPT_BYTES_OF_A_LONG_LIST, program, args)
+    }
+
+    fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
         let name = program.name();
         let path = self.found[program as usize]
             .get_or_init(|| find(&self.site, name))
@@ -93,7 +112,7 @@ impl Commands {
             .map_err(|why| NoAnswer::Unavailable { program: name, why: why.clone() })?;
         let mut command = Command::new(path);
         command.args(args).env_clear().envs(self.environment());
-        let ended = run_within(command, self.site.limit).map_err(|e| NoAnswer::Unavailable {
+        let ended = run_within(command, self.site.limit, most).map_err(|e| NoAnswer::Unavailable {
             program: name,
             why: format!("`{}`: {e}", path.display()),
         })?;
@@ -119,7 +138,7 @@ impl Commands {
 fn understand(program: &'static str, status: ExitStatus, out: Gathered, err: Gathered) -> Answer<String> {
     let not_understood = |text: String| Err(NoAnswer::NotUnderstood { program, text });
     match status.code() {
-        Some(0) if out.too_long => not_understood(format!("more than {KEPT_BYTES} bytes")),
+        Some(0) if out.too_long => not_understood(format!("more than {} bytes", out.most)),
         // squeue and sinfo drop a field they do not know, say so on stderr and exit 0 (22.05 to 26.05).
         Some(0) if one_line(&err.kept).contains("Invalid job format specification") => {
             not_understood(format!("this Slurm's version is not supported: {}", one_line(&err.kept)))
@@ -167,18 +186,41 @@ fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// What root runs, nobody else may be able to change.
-fn trusted(path: PathBuf, meta: &std::fs::Metadata) -> Result<PathBuf, String> {
+/// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
+/// way to it, by the name that it was found under and by its own.
+fn trusted(path: PathBuf, meta: &Metadata) -> Result<PathBuf, String> {
     // SAFETY: geteuid takes nothing and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
-    let problem = match (meta.uid(), meta.mode() & 0o022) {
-        _ if !path.is_absolute() => "is not an absolute path".to_owned(),
-        _ if !root => return Ok(path),
-        (0, 0) => return Ok(path),
-        (0, _) => format!("can be written by others (mode {:04o})", meta.mode() & 0o7777),
-        (uid, _) => format!("is owned by uid {uid}, not by root"),
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!("`{shown}` is not an absolute path"));
+    }
+    if !root {
+        return Ok(path);
+    }
+    if let Some(why) = changeable(meta) {
+        return Err(format!("`{shown}` {why}"));
+    }
+    let checked = || -> std::io::Result<Option<String>> {
+        let (named, own) = (path.parent().unwrap_or(&path).canonicalize()?, path.canonicalize()?);
+        let elsewhere = own.ancestors().skip(1).filter(|folder| !named.starts_with(folder));
+        for folder in named.ancestors().chain(elsewhere) {
+            if let Some(why) = changeable(&folder.metadata()?) {
+                return Ok(Some(format!("its folder `{}` {why}", folder.display())));
+            }
+        }
+        Ok(None)
     };
-    Err(format!("`{}` {problem}", path.display()))
+    match checked() {
+        Ok(None) => Ok(path),
+        Ok(Some(why)) => Err(format!("`{shown}`: {why}")),
+        Err(error) => Err(format!("`{shown}`: its rights cannot be read: {error}")),
+    }
+}
+
+/// For root alone.
+fn changeable(meta: &Metadata) -> Option<String> {
+    writable_by_others(meta.uid(), meta.gid(), meta.mode(), 0)
 }
 
 struct Ended {
@@ -189,16 +231,17 @@ struct Ended {
 
 /// `None`: killed at the limit. Returns within the limit and half a second, also when a grandchild holds
 /// the pipe, or when the command hangs in the kernel and cannot die.
-fn run_within(mut command: Command, limit: Duration) -> std::io::Result<Option<Ended>> {
+fn run_within(mut command: Command, limit: Duration, most: usize) -> std::io::Result<Option<Ended>> {
     let deadline = Instant::now() + limit;
+    die_with_us(&mut command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()?;
-    let mut out = Gathered::new(child.stdout.take());
-    let mut err = Gathered::new(child.stderr.take());
+    let mut out = Gathered::new(child.stdout.take(), most);
+    let mut err = Gathered::new(child.stderr.take(), most);
     loop {
         // Looked at before the read: what a process wrote before it ended is then in the pipe.
         let gone = has_ended(&child);
@@ -218,6 +261,22 @@ fn run_within(mut command: Command, limit: Duration) -> std::io::Result<Option<E
             return Ok(None);
         }
         wait_for_news(&out, &err, left);
+    }
+}
+
+/// A run that is given up at its deadline, or killed, waits for nobody: its command, perhaps a deed that nothing would
+/// look after, goes with it. The kernel means the thread that started the command; that is the one that waits here.
+fn die_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: two system calls between fork and exec. One whose parent has gone before the first was never told.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            match libc::getppid() as u32 == us {
+                true => Ok(()),
+                false => Err(ErrorKind::NotConnected.into()),
+            }
+        });
     }
 }
 
@@ -258,6 +317,7 @@ fn wait_for_news(out: &Gathered, err: &Gathered, left: Duration) {
 struct Gathered {
     source: Option<Box<dyn Pipe>>,
     kept: Vec<u8>,
+    most: usize,
     too_long: bool,
 }
 
@@ -265,12 +325,17 @@ trait Pipe: Read + AsRawFd {}
 impl<T: Read + AsRawFd> Pipe for T {}
 
 impl Gathered {
-    fn new<P: Pipe + 'static>(source: Option<P>) -> Gathered {
+    fn new<P: Pipe + 'static>(source: Option<P>, most: usize) -> Gathered {
         if let Some(pipe) = &source {
             // SAFETY: our own descriptor. Its file description is ours alone: the command holds the other end.
             unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         }
-        Gathered { source: source.map(|p| Box::new(p) as Box<dyn Pipe>), kept: Vec::new(), too_long: false }
+        Gathered {
+            source: source.map(|p| Box::new(p) as Box<dyn Pipe>),
+            kept: Vec::new(),
+            most,
+            too_long: false,
+        }
     }
 
     fn is_open(&self) -> bool {
@@ -289,7 +354,7 @@ impl Gathered {
             match pipe.read(&mut buffer) {
                 Ok(0) => self.source = None,
                 Ok(n) => {
-                    let room = KEPT_BYTES - self.kept.len();
+                    let room = self.most - self.kept.len();
                     self.too_long |= n > room;
                     self.kept.extend_from_slice(&buffer[..n.min(room)]);
                 }

@@ -52,6 +52,12 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
     Ok(Gpus { count, indices, shares })
 }
 
+/// Whether a node's GRES list names GPUs. `(null)` and the empty text name none.
+pub fn names_gpus(text: &str) -> bool {
+    // A piece cut inside brackets (`(IDX:0,3-5)`) has digits where a name would stand.
+    text.split(',').any(|item| item.split([':', '(', '=']).next() == Some("gpu"))
+}
+
 /// The indices of all entries together; `None` where one of them does not say.
 fn all_indices(entries: &[Entry<'_>]) -> Option<Result<Vec<GresIndex>, &'static str>> {
     let sets: Vec<&[u64]> = entries.iter().map(|e| e.indices.as_deref()).collect::<Option<_>>()?;

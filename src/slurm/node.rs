@@ -1,84 +1,23 @@
-//! The node's own state and Reason, from sinfo: the base state and every flag in words, in one line. A
-//! Reason is anybody's text: it is compared and shown, and cannot change the state that stands before it.
+//! Nodes' states and Reasons, from sinfo: the base state and every flag in words. A Reason is anybody's text: it is
+//! compared and shown, and cannot change the state that stands before it. A row that does not fit is never skipped:
+//! it could be one of our drains.
 
 use super::command::Program;
-use super::{Answer, NoAnswer, Slurm, misread};
-use std::fmt;
+use super::{Answer, NoAnswer, Slurm, gres, hostlist, misread};
+use crate::model::{NodeBase, NodeRow, NodeStatus};
+use crate::units::NodeName;
+use std::collections::BTreeMap;
 
 /// Full length, separator behind the state, Reason last. One REQUEST_NODE_INFO_SINGLE at the controller.
 const FIELDS: &str = "StateComplete:|,Reason:";
-/// Beside these a node counts as plain: our concern itself, and the scheduler's note that a job is to start
-/// here later (in 22.05 it sticks to idle nodes).
-const HARMLESS: [&str; 2] = ["drain", "planned"];
-
-/// A node's state without its flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeBase {
-    /// No job.
-    Idle,
-    /// Some CPUs taken.
-    Mixed,
-    /// All CPUs taken.
-    Allocated,
-    /// Any other word: nothing is done on such a node.
-    Other(String),
-}
-
-/// What Slurm says of this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeStatus {
-    /// The state.
-    pub base: NodeBase,
-    /// Its flags, lower case, in Slurm's order: `drain`, `completing`, `not_responding`, ...
-    pub flags: Vec<String>,
-    /// The Reason, byte for byte, where there is one. It proves no drain: 24.11 keeps it after UNDRAIN for as
-    /// long as the node has not answered (measured).
-    pub reason: Option<String>,
-}
-
-impl NodeStatus {
-    /// Drained or draining, by whomever.
-    pub fn drained(&self) -> bool {
-        self.flags.iter().any(|flag| flag == "drain")
-    }
-
-    /// IDLE, MIXED or ALLOCATED and nothing beside but DRAIN: no power, reboot, maintenance or reservation
-    /// word, no job completing, and it responds.
-    pub fn plain(&self) -> bool {
-        !matches!(self.base, NodeBase::Other(_))
-            && self.flags.iter().all(|flag| HARMLESS.contains(&flag.as_str()))
-    }
-}
-
-impl NodeStatus {
-    /// Drained with exactly this reason: byte for byte ours.
-    pub fn drained_as(&self, reason: &str) -> bool {
-        self.drained() && self.reason.as_deref() == Some(reason)
-    }
-}
-
-impl fmt::Display for NodeStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = match &self.base {
-            NodeBase::Idle => "idle",
-            NodeBase::Mixed => "mixed",
-            NodeBase::Allocated => "allocated",
-            NodeBase::Other(word) => word,
-        };
-        f.write_str(base)?;
-        for flag in &self.flags {
-            write!(f, "+{flag}")?;
-        }
-        match &self.reason {
-            Some(reason) => write!(f, " (reason `{}`)", reason.escape_debug()),
-            None => Ok(()),
-        }
-    }
-}
 
 impl Slurm {
     /// This node's state now.
     pub fn node(&self) -> Answer<NodeStatus> {
+        if let Some(rest) = &self.rest {
+            let row = rest.node(&self.node).map_err(|silence| self.known_node(silence))?;
+            return Ok(row.status);
+        }
         let args = ["-h", "-a", "--local", "-N", "-n", self.node.as_str(), "-O", FIELDS];
         let text = self.commands.run(Program::Sinfo, &args).map_err(|silence| self.known_node(silence))?;
         // sinfo prints nothing for a node that Slurm does not know, with exit status 0 (measured on 22.05.8).
@@ -87,6 +26,80 @@ impl Slurm {
         }
         parse(&text).map_err(|why| misread(Program::Sinfo, why))
     }
+}
+
+/// Nodes that say the same share one row, so that 10,000 nodes are a few rows (0.1 s on 22.05.8, with `-N` 1.1 s). A
+/// Reason may hold newlines and separators: it stands last, before a character that no text holds, so that one odd
+/// Reason somewhere in the cluster spoils nothing and adds no row.
+const GROUPS: &str = "NodeList:|,StateComplete:|,Gres:|,Timestamp:|,Reason:\u{1e}";
+const END_OF_ROW: &str = "\u{1e}\n";
+/// No cluster has more.
+const MOST_NODES: usize = 64 << 10;
+
+impl Slurm {
+    /// Every node of the cluster, this one among them: a list that lacks it is another cluster's, or none.
+    pub fn survey(&self) -> Answer<Vec<NodeRow>> {
+        let nodes = self.all_nodes()?;
+        match nodes.iter().any(|row| row.name == self.node) {
+            true => Ok(nodes),
+            false => Err(NoAnswer::UnknownNode(self.node.clone())),
+        }
+    }
+
+    fn all_nodes(&self) -> Answer<Vec<NodeRow>> {
+        if let Some(rest) = &self.rest {
+            return rest.survey();
+        }
+        let text =
+            self.commands.run_for_a_long_list(Program::Sinfo, &["-h", "-a", "--local", "-O", GROUPS])?;
+        parse_groups(&text).map_err(|why| misread(Program::Sinfo, why))
+    }
+}
+
+/// Sorted by name. A node in three partitions may be there three times, with the same said of it.
+fn parse_groups(text: &str) -> Result<Vec<NodeRow>, String> {
+    // Silence with exit status 0: an empty cluster would have room for every drain.
+    if text.is_empty() {
+        return Err("no node at all".to_owned());
+    }
+    let mut nodes: BTreeMap<NodeName, NodeRow> = BTreeMap::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (group, after) = rest.split_once(END_OF_ROW).ok_or_else(|| format!("row `{rest}` has no end"))?;
+        rest = after;
+        for row in parse_group(group)? {
+            let known = nodes.entry(row.name.clone()).or_insert_with(|| row.clone());
+            if *known != row {
+                return Err(format!("two different rows of `{}`", row.name));
+            }
+        }
+    }
+    Ok(nodes.into_values().collect())
+}
+
+fn parse_group(group: &str) -> Result<Vec<NodeRow>, String> {
+    let bad = |what: &str| format!("{what} of row `{}`", group.escape_debug());
+    let fields: Vec<&str> = group.splitn(5, '|').collect();
+    let [list, state, gres, time, reason] = fields[..] else { return Err(bad("the fields")) };
+    let (base, flags) = parse_state(state).ok_or_else(|| bad("the state"))?;
+    let reason = said(reason);
+    let time = match time {
+        "Unknown" | "None" | "N/A" => None,
+        text => Some(text.parse::<i64>().ok().filter(|s| *s > 0).ok_or_else(|| bad("the time"))?),
+    };
+    let reason_unix_s = time.filter(|_| reason.is_some());
+    let status = NodeStatus { base, flags, reason };
+    let gpus = gres::names_gpus(gres);
+    let row = |name: String| {
+        let name = NodeName::new(&name)?;
+        Ok(NodeRow { name, status: status.clone(), gpus, reason_unix_s })
+    };
+    hostlist::expand(list, MOST_NODES)?.into_iter().map(row).collect()
+}
+
+/// `none` where there is no Reason.
+fn said(reason: &str) -> Option<String> {
+    Some(reason).filter(|r| !["", "none"].contains(r)).map(str::to_owned)
 }
 
 /// One line, or the same line for each partition that holds the node.
@@ -98,8 +111,7 @@ fn parse(text: &str) -> Result<NodeStatus, String> {
     }
     let (state, reason) = line.split_once('|').ok_or_else(|| format!("line `{line}`"))?;
     let (base, flags) = parse_state(state).ok_or_else(|| format!("state `{state}`"))?;
-    let reason = Some(reason).filter(|r| !["", "none"].contains(r)).map(str::to_owned);
-    Ok(NodeStatus { base, flags, reason })
+    Ok(NodeStatus { base, flags, reason: said(reason) })
 }
 
 /// `allocated+drain`; also the short forms with a suffix (`IDLE~`, `ALLOC#`), whose signs are flags
@@ -128,12 +140,30 @@ fn parse_state(text: &str) -> Option<(NodeBase, Vec<String>)> {
     };
     let mut flags: Vec<String> = words.map(str::to_owned).collect();
     flags.extend(sign.map(str::to_owned));
-    let is_word = |w: &str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     let base_ok = match &base {
         NodeBase::Other(word) => is_word(word),
         _ => true,
     };
     (base_ok && flags.iter().all(|f| is_word(f))).then_some((base, flags))
+}
+
+/// From the words of JSON: a base among the flags, whichever comes first (`IDLE`, `DRAIN`).
+pub(super) fn status_of_words(words: &[&str], reason: Option<String>) -> Option<NodeStatus> {
+    const BASES: [&str; 8] = ["idle", "mixed", "allocated", "down", "unknown", "error", "future", "invalid"];
+    let mut words: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+    // With no base that is known the first word stands for it and stays among the flags: it may be one of them.
+    let at = words.iter().position(|word| BASES.contains(&word.as_str()));
+    let base = match at {
+        Some(at) => words.remove(at),
+        None => words.first()?.clone(),
+    };
+    let (base, _) = parse_state(&base)?;
+    let all_words = words.iter().all(|word| is_word(word));
+    all_words.then_some(NodeStatus { base, flags: words, reason })
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 #[cfg(test)]
@@ -201,5 +231,60 @@ mod tests {
         assert_eq!(parse("idle|none\n").unwrap().reason, None);
         assert_eq!(parse("idle|\n").unwrap().reason, None);
         assert_eq!(parse("idle|x").unwrap().reason.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn one_odd_reason_in_the_cluster_neither_stops_a_survey_nor_adds_a_node() {
+        // aws/aws-parallelcluster-node#639 (ND-10): recorded with a Reason of two lines, the second a forged row.
+        for version in ["22.05.8", "24.11.5", "26.05.5"] {
+            let name = "sinfo-groups.odd-reason.out";
+            let path = format!("{}/fixtures/slurm/{version}/{name}", env!("CARGO_MANIFEST_DIR"));
+            let rows = parse_groups(&std::fs::read_to_string(path).unwrap()).unwrap();
+            let reasons: Vec<_> = rows.iter().map(|row| row.status.reason.as_deref()).collect();
+            let ours = "gpu-reaper: job=1 run=1.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+            let odd = "odd a|b\nnode3|idle+drain|gpu:h100:4|1|gpu-reaper: job=9 forged";
+            assert_eq!(reasons, [Some(ours), Some(odd), None], "{version}");
+            assert!(rows.iter().all(|row| row.gpus), "{version}");
+            assert!(
+                rows[0].reason_unix_s > Some(1_795_980_000) && rows[2].reason_unix_s.is_none(),
+                "{version}"
+            );
+            assert!(rows[1].status.drained() && !rows[2].status.drained(), "{version}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_written_out_and_a_node_in_three_partitions_is_one() {
+        // Azure/cyclecloud-slurm#127 (SP-06), SckyzO/slurm_exporter#35 (SP-07): full lists, `(null)` is no GPU.
+        let text =
+            "n[001-150],x9|mixed|gpu:a100:4(S:0-1)|Unknown|none\u{1e}\nc1|down*|(null)|Unknown|\u{1e}\n";
+        let rows = parse_groups(text).unwrap();
+        assert_eq!(rows.len(), 152);
+        assert_eq!(rows.iter().filter(|row| row.gpus).count(), 151);
+        assert!(!rows[0].gpus && !rows[0].status.plain() && rows[0].name.as_str() == "c1");
+        assert_eq!(parse_groups(&text.repeat(3)), Ok(rows));
+        assert!(parse_groups("").is_err(), "no cluster has no node");
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_spoils_the_survey_and_is_never_skipped() {
+        let good = "n1|idle+drain|gpu:4|1795985775|gpu-reaper: job=1\u{1e}\n";
+        assert!(parse_groups(good).is_ok());
+        for bad in [
+            "n2|idle|gpu:4|Unknown\u{1e}\n",
+            "n2|idle|gpu:4|Unknown|none",
+            "n2|idle|gpu:4|Unknown|none\n",
+            "n1|idle|gpu:4|Unknown|none\u{1e}\n",
+            "n1|idle+drain|gpu:4|1795985776|gpu-reaper: job=1\u{1e}\n",
+            "n2|id le|gpu:4|Unknown|none\u{1e}\n",
+            "n2|idle|gpu:4|2026-11-29T13:25:38|x\u{1e}\n",
+            "n2|idle|gpu:4|-1|x\u{1e}\n",
+            "n[1-|idle|gpu:4|Unknown|none\u{1e}\n",
+            "|idle|gpu:4|Unknown|none\u{1e}\n",
+            "n/2|idle|gpu:4|Unknown|none\u{1e}\n",
+            "-n2|idle|gpu:4|Unknown|none\u{1e}\n",
+        ] {
+            assert!(parse_groups(&format!("{good}{bad}")).is_err(), "{bad:?}");
+        }
     }
 }

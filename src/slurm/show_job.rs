@@ -31,6 +31,15 @@ impl Slurm {
         Ok(self.held_by(job, display_id)? == Held::Shares)
     }
 
+    /// When Slurm last suspended or resumed it, Unix seconds; 0: never. Only scontrol's text says it before 23.02: a
+    /// user who writes a line of that kind into a text of theirs spoils the answer.
+    pub(super) fn suspended(&self, job: JobId, display_id: &str) -> Answer<i64> {
+        let id = exact_id(Program::Scontrol, display_id)?;
+        let text = self.commands.run(Program::Scontrol, &["--local", "show", "job", id])?;
+        suspended_in(&text, job)
+            .map_err(|why| misread(Program::Scontrol, format!("suspension of job {job}: {why}")))
+    }
+
     fn held_by(&self, job: JobId, display_id: &str) -> Answer<Held> {
         let id = exact_id(Program::Scontrol, display_id)?;
         let text = self.commands.run(Program::Scontrol, &["--local", "-d", "show", "job", id])?;
@@ -48,8 +57,19 @@ enum Held {
     Shares,
 }
 
+fn suspended_in(text: &str, job: JobId) -> Result<i64, String> {
+    let [id, time] = own_lines(text, ["JobId=", "SuspendTime="])?;
+    if JobId::parse(id) != Some(job) {
+        return Err(format!("the text is about job `{id}`"));
+    }
+    match time {
+        "None" => Ok(0),
+        time => time.parse().ok().filter(|s| *s > 0).ok_or_else(|| format!("SuspendTime={time}")),
+    }
+}
+
 fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Held, String> {
-    let own = own_lines(text)?;
+    let own = own_lines(text, ONCE)?;
     let [id, _, state, node_list, num_nodes, job_gres] = own;
     if JobId::parse(id) != Some(job) {
         return Err(format!("the text is about job `{id}`"));
@@ -91,11 +111,11 @@ fn gpus_here(text: &str, job: JobId, node: &str) -> Result<Held, String> {
     }
 }
 
-/// The first word of each of [`ONCE`]'s lines.
-fn own_lines(text: &str) -> Result<[&str; 6], String> {
-    let mut found = [None; 6];
+/// The first word of each of these lines, which must stand in the text exactly once.
+fn own_lines<'a, const N: usize>(text: &'a str, once: [&str; N]) -> Result<[&'a str; N], String> {
+    let mut found = [None; N];
     for line in text.lines().map(str::trim_start) {
-        for (slot, key) in found.iter_mut().zip(ONCE) {
+        for (slot, key) in found.iter_mut().zip(once) {
             if let Some(rest) = line.strip_prefix(key) {
                 let value = rest.split_whitespace().next().unwrap_or("");
                 if slot.replace(value).is_some() {
@@ -104,8 +124,8 @@ fn own_lines(text: &str) -> Result<[&str; 6], String> {
             }
         }
     }
-    let mut values = [""; 6];
-    for (value, (slot, key)) in values.iter_mut().zip(found.into_iter().zip(ONCE)) {
+    let mut values = [""; N];
+    for (value, (slot, key)) in values.iter_mut().zip(found.into_iter().zip(once)) {
         *value = slot.ok_or_else(|| format!("`{key}` is not there"))?;
     }
     Ok(values)
@@ -207,6 +227,25 @@ mod tests {
         ] {
             assert!(text.contains(was), "{was}");
             assert!(held(&text.replace(was, is), 8, "node2").is_err(), "{is}");
+        }
+    }
+
+    #[test]
+    fn a_suspension_is_told_by_slurms_own_line_alone() {
+        // skypilot-org/skypilot#10839 (SP-12): measured on 22.05.8 with such lines in a job's name and comment.
+        let read = |name: &str| {
+            let path = format!("{}/fixtures/slurm/22.05.8/show-job.{name}.out", env!("CARGO_MANIFEST_DIR"));
+            String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned()
+        };
+        let at = |text: &str, job: u64| suspended_in(text, JobId::new(job).unwrap());
+        assert_eq!(at(&read("plain"), 3), Ok(0));
+        assert_eq!(at(&read("suspended"), 3), Ok(1_795_985_772));
+        assert!(at(&read("odd-suspended"), 1).is_err(), "the user's line and Slurm's");
+        assert!(at(&read("plain"), 4).is_err(), "another job");
+        assert!(at(&read("array"), 2).is_err(), "two tasks");
+        for bad in ["", "SuspendTime=x", "SuspendTime=2026-11-29T13:25:38", "SuspendTime=-5", "Suspendtime=5"]
+        {
+            assert!(at(&read("plain").replace("SuspendTime=None", bad), 3).is_err(), "{bad}");
         }
     }
 }

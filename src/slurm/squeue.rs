@@ -3,44 +3,78 @@
 //! a skipped one would turn a job's processes into strangers.
 
 use super::command::Program;
-use super::{Answer, NoAnswer, Slurm, misread};
-use crate::model::{JobDetails, JobId, JobState};
+use super::listed::{Listed, job_state, user, word};
+use super::version::Version;
+use super::{Answer, Ask, NoAnswer, Slurm, json, misread};
+use crate::model::{JobDetails, JobId, JobState, NearDeed};
 use crate::reading::{Absence, Reading};
 
 /// `type:suffix` prints a field at its full length and then the suffix (22.05 on); a width would cut it.
 /// In `JobArrayID` squeue prints the id as people know it: `9_1`, `11+0` (measured on 22.05.8).
 const MACHINE_FIELDS: &str = "JobID:|,JobArrayID:|,State:|,StartTime:|,NumNodes:|,NodeList:|,UserID:|,UserName:|,\
                               Partition:|,RestartCnt:|,QOS:";
-/// Where nothing checks accounts, a job's account is any text its user gave: last, and only for one job.
+/// For one job. Where nothing checks accounts, a job's account is any text its user gave: last.
 const WITH_ACCOUNT: &str = "JobID:|,JobArrayID:|,State:|,StartTime:|,NumNodes:|,NodeList:|,UserID:|,UserName:|,\
                             Partition:|,RestartCnt:|,QOS:|,Account:";
 /// All states, all partitions also hidden ones, this cluster alone.
 const ALWAYS: [&str; 5] = ["-h", "-a", "--local", "-t", "all"];
 
-/// A job as Slurm lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// The raw id.
-    pub job: JobId,
-    /// Its user.
-    pub uid: u32,
-    /// Its state.
-    pub state: JobState,
-    /// The rest, but for the name, which is asked alone. `None`: it has no start time (it waits, or ended
-    /// before it began) and so is on no node.
-    pub details: Option<JobDetails>,
-}
-
 impl Slurm {
-    /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller.
-    pub fn job(&self, job: JobId) -> Answer<Option<Listed>> {
-        let id = job.to_string();
-        match self.squeue(&["-j", &id, "-O", WITH_ACCOUNT]) {
-            // An array's leader id brings all its tasks (measured): only the raw id tells which is meant.
-            Ok(text) => one_of(parse(&text, 12)?, job),
-            Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => Ok(None),
-            Err(silence) => Err(silence),
+    /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller; before 23.02 one
+    /// more for each thing that is asked beside.
+    pub fn job(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
+        if let Some(rest) = &self.rest {
+            return rest.job(job);
         }
+        if self.version().is_ok_and(Version::shows_jobs_in_json) {
+            match self.in_json(job) {
+                // Of a job that is unknown and of a slurmctld that is down scontrol says the same: an empty list,
+                // no error, exit status 0 (measured on 24.11.5). squeue tells the two apart.
+                Ok(rows) if rows.is_empty() => {}
+                Ok(rows) => return one_of(Program::Scontrol, rows, job),
+                Err(silence) if has_no_json(&silence) => {}
+                Err(silence) => return Err(silence),
+            }
+        }
+        self.in_text(job, ask)
+    }
+
+    /// As with squeue, the leader id of an array or of a heterogeneous job brings all of it (measured).
+    fn in_json(&self, job: JobId) -> Answer<Vec<Listed>> {
+        let id = job.to_string();
+        let ask = ["--local", "--json", "show", "job", &id];
+        let answer = self.commands.run_for_a_long_list(Program::Scontrol, &ask);
+        match known(answer)? {
+            Some(text) => json::jobs(&text).map_err(|why| misread(Program::Scontrol, why)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn in_text(&self, job: JobId, ask: Ask) -> Answer<Option<Listed>> {
+        let id = job.to_string();
+        let args = [&ALWAYS[..], &["-j", &id, "-O", WITH_ACCOUNT]].concat();
+        let answer = self.commands.run_for_a_long_list(Program::Squeue, &args);
+        let Some(text) = known(answer)? else { return Ok(None) };
+        let mut listed = one_of(Program::Squeue, parse(&text, 12)?, job)?;
+        let Some(details) = listed.as_mut().and_then(|listed| listed.details.as_mut()) else {
+            return Ok(listed);
+        };
+        let shown = details.display_id.clone();
+        if ask.name {
+            details.name = Reading::Measured(self.text_of(job, &shown, "Name")?);
+        }
+        if ask.comment {
+            details.near.comment = word(&self.text_of(job, &shown, "Comment")?);
+        }
+        if ask.near_deed {
+            // Until 24.11 at least `AdminComment` is no field.
+            let text = self.text_of(job, &shown, "BatchFlag:|,Requeue:|,admin_comment")?;
+            let flags = parse_near(&text).ok_or_else(|| misread(Program::Squeue, format!("row `{text}`")))?;
+            let comment = details.near.comment.clone();
+            let suspended_unix_s = Reading::Measured(self.suspended(job, &shown)?);
+            details.near = NearDeed { comment, suspended_unix_s, ..flags };
+        }
+        Ok(listed)
     }
 
     /// Every job that Slurm sees on this node, ended ones included while it remembers them; without name and
@@ -58,18 +92,19 @@ impl Slurm {
         }
     }
 
-    /// A job's name, which may hold anything: newlines, separators, terminal escapes. The first component of
-    /// a heterogeneous job cannot be asked alone, and where names hold newlines its rows cannot be told apart.
-    pub fn name(&self, job: JobId, display_id: &str) -> Answer<String> {
+    /// A job's name or another text of people's, which may hold anything: newlines, separators, terminal escapes.
+    /// The first component of a heterogeneous job cannot be asked alone, and where texts hold newlines its rows
+    /// cannot be told apart.
+    fn text_of(&self, job: JobId, display_id: &str, field: &str) -> Answer<String> {
         if display_id.ends_with("+0") {
             return Err(misread(Program::Squeue, format!("`{display_id}` names a whole heterogeneous job")));
         }
         // `-j 11+1` prints every component, the raw id 12 only its own; an array's leader id prints every
         // task, `9_2` one (measured on 22.05.8).
         let id = if display_id.contains('_') { display_id.to_owned() } else { job.to_string() };
-        let text = self.squeue(&["-j", &id, "-O", "JobID:|,Name:"])?;
-        let name = text.strip_prefix(&format!("{job}|")).and_then(|t| t.strip_suffix('\n'));
-        name.map(str::to_owned)
+        let text = self.squeue(&["-j", &id, "-O", &format!("JobID:|,{field}:")])?;
+        let said = text.strip_prefix(&format!("{job}|")).and_then(|t| t.strip_suffix('\n'));
+        said.map(str::to_owned)
             .ok_or_else(|| misread(Program::Squeue, format!("no row of job {job}: `{text}`")))
     }
 
@@ -78,12 +113,8 @@ impl Slurm {
         if !super::cgroup::is_sluid(sluid) {
             return Err(misread(Program::Squeue, format!("`{sluid}` is no SLUID")));
         }
-        let text = match self.squeue(&["-j", sluid, "-O", "JobID:|,SLUID:"]) {
-            Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => {
-                return Ok(None);
-            }
-            answer => answer?,
-        };
+        let answer = self.squeue(&["-j", sluid, "-O", "JobID:|,SLUID:"]);
+        let Some(text) = known(answer)? else { return Ok(None) };
         let (id, said) = text.trim_end_matches('\n').split_once('|').unwrap_or_default();
         match JobId::parse(id) {
             Some(job) if said == sluid => Ok(Some(job)),
@@ -96,16 +127,28 @@ impl Slurm {
     }
 }
 
+/// `None`: an error that says that Slurm knows no such job.
+fn known(answer: Answer<String>) -> Answer<Option<String>> {
+    match answer {
+        Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Whether this scontrol was built without JSON, or its plugin is not installed.
+fn has_no_json(silence: &NoAnswer) -> bool {
+    const WORDS: [&str; 4] = ["unrecognized option", "plugin", "serializer", "data_parser"];
+    matches!(silence, NoAnswer::Refused { text, .. } if WORDS.iter().any(|word| text.contains(word)))
+}
+
 /// The row of this job among those of its array or of its heterogeneous job.
-fn one_of(rows: Vec<Listed>, job: JobId) -> Answer<Option<Listed>> {
+fn one_of(program: Program, rows: Vec<Listed>, job: JobId) -> Answer<Option<Listed>> {
     let none_at_all = rows.is_empty();
     let mut ours = rows.into_iter().filter(|row| row.job == job);
     match (ours.next(), ours.next()) {
-        (_, Some(_)) => Err(misread(Program::Squeue, format!("two rows for job {job}"))),
+        (_, Some(_)) => Err(misread(program, format!("two rows for job {job}"))),
         // A known job has a row with these options: an empty answer is something else.
-        (None, _) if none_at_all => {
-            Err(misread(Program::Squeue, format!("no row for job {job}, and no error")))
-        }
+        (None, _) if none_at_all => Err(misread(program, format!("no row for job {job}, and no error"))),
         (row, None) => Ok(row),
     }
 }
@@ -146,8 +189,24 @@ fn parse_row(line: &str, fields: usize) -> Option<Listed> {
         nodes: Reading::Measured(nodes),
         node_list: word(f[5]),
         shares: Reading::Absent(Absence::NotAsked),
+        near: NearDeed::absent(Absence::NotAsked),
     });
     Some(Listed { job, uid, state, details })
+}
+
+/// Two flags and the administrators' comment. BatchFlag is `2` once a job was requeued (measured on 24.11.5).
+fn parse_near(text: &str) -> Option<NearDeed> {
+    let f: Vec<&str> = text.splitn(3, '|').collect();
+    let [batch, requeue, admin_comment] = f[..] else { return None };
+    let flag = |text: &str| match text {
+        "0" => Some(Reading::Measured(false)),
+        "1" | "2" => Some(Reading::Measured(true)),
+        _ => None,
+    };
+    let (batch, requeue) = (flag(batch)?, flag(requeue)?);
+    // A Slurm that is asked in text knows no SLUID, or does not tell it.
+    let nothing = NearDeed::absent(Absence::NoData);
+    Some(NearDeed { batch, requeue, admin_comment: word(admin_comment), ..nothing })
 }
 
 /// `130`, `123_4`, `123_[5-9]` for the tasks that still wait, `200+1`.
@@ -164,54 +223,6 @@ fn count(text: &str) -> Option<u32> {
         Some(thousands) => thousands.parse::<u32>().ok()?.checked_mul(1024),
         None => text.parse().ok(),
     }
-}
-
-fn word(text: &str) -> Reading<String> {
-    match text {
-        "" | "(null)" | "N/A" => Reading::Absent(Absence::NoData),
-        _ => Reading::Measured(text.to_owned()),
-    }
-}
-
-/// Where this node cannot look the uid up, older clients print `nobody` and newer ones the number
-/// (slurm's uid_to_string): neither is the user's name.
-fn user(text: &str, uid: u32) -> Reading<String> {
-    const NOBODY: u32 = 65534;
-    if text == uid.to_string() || (text == "nobody" && ![NOBODY, 99].contains(&uid)) {
-        return Reading::Absent(Absence::NoData);
-    }
-    word(text)
-}
-
-/// A job's state from its words: one (text), or base and flags (JSON since data_parser v0.0.40). One word
-/// that is not known makes the whole unknown.
-pub fn job_state<'a>(words: impl IntoIterator<Item = &'a str>) -> JobState {
-    let mut states = Vec::new();
-    for word in words {
-        states.push(match word.trim() {
-            "RUNNING" => JobState::Running,
-            "SUSPENDED" | "STOPPED" => JobState::Suspended,
-            "COMPLETING" | "STAGE_OUT" => JobState::Completing,
-            "CONFIGURING" | "POWER_UP_NODE" => JobState::Configuring,
-            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "REQUEUE_FED" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
-                JobState::Pending
-            }
-            "COMPLETED" | "CANCELLED" | "FAILED" | "TIMEOUT" | "NODE_FAIL" | "PREEMPTED" | "BOOT_FAIL"
-            | "DEADLINE" | "OUT_OF_MEMORY" | "LAUNCH_FAILED" | "RECONFIG_FAIL" | "REVOKED" => JobState::Ended,
-            _ => JobState::Other,
-        });
-    }
-    // The furthest from plain running wins: COMPLETING beside RUNNING is completing.
-    const ORDER: [JobState; 7] = [
-        JobState::Other,
-        JobState::Completing,
-        JobState::Configuring,
-        JobState::Suspended,
-        JobState::Pending,
-        JobState::Ended,
-        JobState::Running,
-    ];
-    ORDER.into_iter().find(|state| states.contains(state)).unwrap_or(JobState::Other)
 }
 
 #[cfg(test)]
@@ -231,7 +242,7 @@ mod tests {
         for version in ["22.05.8", "24.11.5", "26.05.5"] {
             let path = format!("{}/fixtures/slurm/{version}/squeue-array.out", env!("CARGO_MANIFEST_DIR"));
             let rows = parse(&std::fs::read_to_string(path).unwrap(), 12).unwrap();
-            let listed = one_of(rows, id(2)).unwrap().unwrap();
+            let listed = one_of(Program::Squeue, rows, id(2)).unwrap().unwrap();
             let details = started(&listed);
             assert_eq!(details.state, JobState::Running);
             assert_eq!(details.display_id, "2_2", "{version}");
@@ -247,10 +258,14 @@ mod tests {
     fn array_tasks_and_components_are_told_apart_by_the_raw_id() {
         // birc-aeh/slurm-utils#10, reframe-hpc/reframe#2376 (JL-06): `200+1` is one component.
         let text = "200|200+0|RUNNING|1795966699|1|n1|1001|u|gpu|0|normal|a\n201|200+1|RUNNING|1795966699|1|n2|1001|u|gpu|2|normal|a\n";
-        let one = one_of(parse(text, 12).unwrap(), id(201)).unwrap().unwrap();
+        let one = one_of(Program::Squeue, parse(text, 12).unwrap(), id(201)).unwrap().unwrap();
         assert!(started(&one).is_het() && !started(&one).is_array_task());
         assert_eq!(started(&one).restart, Reading::Measured(2));
-        assert_eq!(one_of(parse(text, 12).unwrap(), id(199)), Ok(None), "an ended leader of living tasks");
+        assert_eq!(
+            one_of(Program::Squeue, parse(text, 12).unwrap(), id(199)),
+            Ok(None),
+            "an ended leader of living tasks"
+        );
     }
 
     #[test]
@@ -258,7 +273,9 @@ mod tests {
         // eth-cscs/firecrest-v2#148, aiidateam/aiida-core#7554 (SP-01): measured on 22.05.8 with an account
         // of `acc|x` + newline + `9|9`, which is any text where accounting is not enforced.
         let row = "1|1|RUNNING|1795966699|1|node1|1001|labuser|gpu|0|(null)|";
-        let account = |text: &str| parse(&format!("{row}{text}\n"), 12).and_then(|rows| one_of(rows, id(1)));
+        let account = |text: &str| {
+            parse(&format!("{row}{text}\n"), 12).and_then(|rows| one_of(Program::Squeue, rows, id(1)))
+        };
         let with_bar = account("acc|x").unwrap().unwrap();
         assert_eq!(started(&with_bar).account, Reading::Measured("acc|x".into()));
         assert_eq!(started(&with_bar).qos, Reading::Absent(Absence::NoData));
@@ -339,6 +356,18 @@ mod tests {
         ];
         for (words, want) in table {
             assert_eq!(job_state(words.iter().copied()), want, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn flags_stand_before_the_comment_and_cannot_be_forged_by_it() {
+        let near = |text: &str| parse_near(text).map(|near| (near.batch, near.requeue, near.admin_comment));
+        let said = |text: &str| Reading::Measured(text.to_owned());
+        let (yes, no) = (Reading::Measured(true), Reading::Measured(false));
+        assert_eq!(near("1|1|keep a|b\n0|0"), Some((yes, yes, said("keep a|b\n0|0"))));
+        assert_eq!(near("2|0|(null)"), Some((yes, no, Reading::Absent(Absence::NoData))));
+        for bad in ["", "1|1", "3|1|x", "|1|x", "1||x", "1|no|x"] {
+            assert_eq!(near(bad), None, "{bad:?}");
         }
     }
 }

@@ -4,8 +4,8 @@
 use crate::slurm::Cluster;
 use crate::*;
 
-const PROLOG_LIMIT: Duration = Duration::from_secs(4);
-const EPILOG_LIMIT: Duration = Duration::from_secs(6);
+const PROLOG_LIMIT: Duration = Duration::from_secs(8);
+const EPILOG_LIMIT: Duration = Duration::from_secs(10);
 /// A run that finds jobs by asking Slurm which of them run here.
 const ASKING: &str =
     "gpu: { library: /nonexistent/libnvidia-ml.so.1 }\nslurm: { source: squeue, COMMANDS }\n";

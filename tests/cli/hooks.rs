@@ -130,7 +130,9 @@ fn a_first_open_by_eleven_at_once_loses_nobody() {
 
 /// The installed shell file around a program of the test's own.
 fn shell_file(which: &str, program: &Path) -> Command {
-    let file = format!("{}/hooks/{which}.d/50-gpu-reaper-hc.sh", env!("CARGO_MANIFEST_DIR"));
+    // The Epilog's name sorts first, so that slurmd runs it last.
+    let turn = if which == "epilog" { "00" } else { "50" };
+    let file = format!("{}/hooks/{which}.d/{turn}-gpu-reaper-hc.sh", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new("/bin/sh");
     command.arg(file).env_clear().env("GPU_REAPER_HC", program);
     command

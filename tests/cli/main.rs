@@ -10,9 +10,14 @@ mod fake_nvml;
 mod faults;
 mod hooks;
 mod journal;
+mod keep;
+#[path = "../common/kill_shim.rs"]
+mod kill_shim;
+mod killed;
 mod ladder;
 mod looks;
 mod readings;
+mod release;
 mod runs;
 mod slurm;
 

@@ -44,6 +44,17 @@ impl Cluster {
         self.node.configure(&text);
     }
 
+    /// What the driver shows from now on.
+    pub fn show(&self, scenario: &str) {
+        self.driver.play(scenario);
+    }
+
+    /// Something that only time or a reboot would do to the ledger.
+    pub fn change(&self, sql: &str) {
+        let ledger = rusqlite::Connection::open(self.node.state().join("ledger.db")).unwrap();
+        ledger.execute_batch(sql).unwrap();
+    }
+
     fn cluster(&self, name: &str) -> PathBuf {
         self.node.path("cluster").join(name)
     }

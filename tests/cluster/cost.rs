@@ -1,4 +1,4 @@
-//! What a healthy node asks of slurmctld: nothing.
+//! What a healthy node asks of slurmctld: nothing, after one question a boot.
 
 use super::lab::lease_all;
 use super::node::Node;
@@ -6,7 +6,7 @@ use super::settings::ENFORCE;
 use std::collections::BTreeMap;
 
 /// Requests to slurmctld so far by type, as sdiag counts them; without sdiag's own and what daemons report.
-fn requests(node: &Node) -> BTreeMap<String, u64> {
+pub fn requests(node: &Node) -> BTreeMap<String, u64> {
     let text = node.slurm(&["sdiag"]);
     let (_, by_type) = text.split_once("statistics by message type").expect("sdiag's table of RPCs");
     let rows = by_type.lines().skip(1).take_while(|line| !line.contains("statistics by user"));
@@ -30,8 +30,8 @@ fn a_healthy_node_with_registered_jobs_asks_slurmctld_nothing_in_twenty_runs() {
         node.show(&[both[0].busy(), both[1].busy()].concat());
         jobs.push(both);
     }
-    // Past warm-up, and the jobs' start is over for slurmctld too.
-    nodes[0].wait_for_runs(2);
+    // Past warm-up, the jobs' start is over for slurmctld too, and every node has asked for drains left over.
+    nodes.iter().for_each(|node| node.wait_for_runs(2));
 
     let ledger = nodes[0].ledger();
     let samples = || jobs[0].each_ref().map(|job| ledger.registration(job.id).map(|r| ledger.samples_of(r)));

@@ -69,7 +69,8 @@ pub fn lease_all(settings: &Settings) -> Option<Vec<Node>> {
     lease_some(NODES, settings)
 }
 
-fn lease_some(count: usize, settings: &Settings) -> Option<Vec<Node>> {
+/// So many nodes at once.
+pub fn lease_some(count: usize, settings: &Settings) -> Option<Vec<Node>> {
     let places = shared()?.take(count);
     Some(places.into_iter().map(|place| Node::prepare(place, settings)).collect())
 }
@@ -123,6 +124,9 @@ fn start() -> Result<Lab, NoLab> {
         "4",
         "--interval",
         INTERVAL_S,
+        // Slurm refuses `scontrol reboot` without one.
+        "--conf",
+        "RebootProgram=/bin/true",
     ];
     let wish = |name| std::env::var(name).unwrap_or_default();
     let (suite, cgroup) = (wish("GPU_REAPER_SUITE"), wish("GPU_REAPER_CGROUP"));
@@ -164,6 +168,8 @@ impl Lab {
         while free.len() < count {
             free = self.given_back.wait(free).unwrap_or_else(|e| e.into_inner());
         }
+        // In Slurm's order: the first is the first node of a job on all of them.
+        free.sort_unstable();
         free.drain(..count).map(|index| Place { lab: self, index }).collect()
     }
 

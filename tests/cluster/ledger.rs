@@ -148,6 +148,11 @@ impl Ledger {
         self.ask(&sql, withheld)
     }
 
+    /// What was told about a kind of fault, a row for each time.
+    pub fn faults(&self, kind: &str) -> Vec<String> {
+        self.ask(&format!("SELECT detail FROM fault WHERE kind = '{kind}'"), |row| row.get(0))
+    }
+
     /// The newest rows of each table, for a failed test.
     pub fn summary(&self) -> String {
         let mut out = String::new();

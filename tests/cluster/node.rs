@@ -29,7 +29,7 @@ pub struct Node {
 pub struct Job {
     /// Its raw id.
     pub id: u32,
-    /// A process of its batch step.
+    /// A process of its batch step, or of its first one.
     pub pid: u32,
     /// Its GPUs on this node.
     pub gpus: Vec<usize>,
@@ -61,6 +61,14 @@ impl Standing {
     pub fn is_unused(&self) -> bool {
         self.sinfo.starts_with("up ") && self.squeue.is_empty()
     }
+}
+
+/// The id of a new job.
+pub fn sbatch(lab: &Lab, options: &[&str]) -> u32 {
+    let command = ["sbatch", "--parsable", "--chdir=/", "--output=/dev/null"];
+    let said = lab.slurm(&[&command[..], options].concat()).unwrap_or_else(|e| panic!("{e}"));
+    // Of a heterogeneous job and of an array, the first id is the one of all.
+    said.parse().unwrap_or_else(|_| panic!("sbatch: {said}"))
 }
 
 fn now_us() -> u64 {
@@ -100,11 +108,11 @@ impl Node {
             .expect("the stand-in library");
         node.write_scenario();
         let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
-        for dir in ["prolog.d", "epilog.d"] {
+        for (dir, hook) in [("prolog.d", "50-gpu-reaper-hc.sh"), ("epilog.d", "00-gpu-reaper-hc.sh")] {
             // A site has hooks of its own; Slurm 22.05 fails every job whose Prolog pattern matches nothing.
             executable(&node.folder(dir).join("10-site.sh"), "#!/bin/sh\nexit 0\n");
-            let hook = fs::read(hooks.join(dir).join("50-gpu-reaper-hc.sh")).expect("the hook");
-            executable(&node.folder(dir).join("50-gpu-reaper-hc.sh"), hook);
+            let text = fs::read(hooks.join(dir).join(hook)).expect("the hook");
+            executable(&node.folder(dir).join(hook), text);
         }
         node.configure(settings);
         node
@@ -123,6 +131,27 @@ impl Node {
     /// Another configuration from now on.
     pub fn configure(&self, settings: &Settings) {
         replace(&self.folder("etc").join("config.yaml"), settings.yaml());
+    }
+
+    /// The same with sections that [`Settings`] has no field for.
+    pub fn configure_with(&self, settings: &Settings, sections: &str) {
+        replace(&self.folder("etc").join("config.yaml"), settings.yaml() + sections);
+    }
+
+    /// A new ledger, as after a lost disk.
+    pub fn loses_its_ledger(&self) {
+        fs::remove_dir_all(self.state()).expect("the node's state");
+    }
+
+    /// Slurm's commands come from a folder of this node's own, where this one is a script of the test's.
+    pub fn slurm_commands_but(&self, settings: &Settings, program: &str, script: &str) {
+        let bin = self.folder("gpu").join("bin");
+        fs::create_dir_all(&bin).expect("a folder for commands");
+        for name in ["squeue", "sinfo", "scontrol", "scancel"] {
+            let through = format!("#!/bin/sh\nexec /usr/bin/{name} \"$@\"\n");
+            executable(&bin.join(name), if name == program { script } else { &through });
+        }
+        self.configure_with(settings, "slurm: { bin_dir: /var/lib/stand-in/bin }\n");
     }
 
     /// As on a node whose jobs began before the hooks were installed.
@@ -159,11 +188,13 @@ impl Node {
     /// The same for another user.
     pub fn submit_as(&self, user: &str, gpus: usize) -> Job {
         let (gres, user) = (format!("--gres=gpu:{gpus}"), format!("--uid={user}"));
-        let command =
-            ["sbatch", "--parsable", "--requeue", "--chdir=/", "--output=/dev/null", "-w", &self.name];
-        let id = self.slurm(&[&command[..], &[&gres, &user, "--wrap", "sleep 3600"]].concat());
-        let id = id.parse().unwrap_or_else(|_| panic!("sbatch: {id}"));
+        let id = sbatch(self.lab, &["--requeue", "-w", &self.name, &gres, &user, "--wrap", "sleep 3600"]);
         self.running(id)
+    }
+
+    /// A script of the site's own in this node's Epilog, run before ours, that fails from now on.
+    pub fn epilog_fails(&self) {
+        executable(&self.folder("epilog.d").join("10-site.sh"), "#!/bin/sh\nexit 1\n");
     }
 
     /// The job once it runs (again): pid from its own cgroup, by way of its slurmstepd; GPUs from that process.
@@ -180,13 +211,17 @@ impl Node {
         let output = self.exec(&["scontrol", "listpids", &id.to_string(), &self.name]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let pids = text.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-            [pid, _, "batch", ..] => pid.parse::<u32>().ok(),
+            [_, _, "extern", ..] => None,
+            [pid, ..] => pid.parse::<u32>().ok(),
             _ => None,
         });
         pids.filter_map(|pid| {
             let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
             let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-            let list = environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"SLURM_JOB_GPUS="))?;
+            // A batch script has the first, a step's task the second.
+            let names: [&[u8]; 2] = [b"SLURM_JOB_GPUS=", b"SLURM_STEP_GPUS="];
+            let value = |name| environ.split(|b| *b == 0).find_map(|v| v.strip_prefix(name));
+            let list = names.into_iter().find_map(value)?;
             let gpus =
                 std::str::from_utf8(list).ok()?.split(',').map(|g| g.parse().ok()).collect::<Option<_>>()?;
             (comm.trim() == "sleep").then_some(Job { id, pid, gpus })
@@ -234,12 +269,19 @@ impl Node {
     /// allocated sinfo shows follows a job's start or suspension by some seconds.
     pub fn standing(&self) -> Standing {
         let state = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%T"]);
-        let state = if ["idle", "mixed", "allocated"].contains(&&*state) { "up" } else { &state };
+        // Backfill plans jobs for it, whatever becomes of them: `mixed-`.
+        let word = state.trim_end_matches('-');
+        let state = if ["idle", "mixed", "allocated"].contains(&word) { "up" } else { &state };
         let reason = self.slurm(&["sinfo", "-h", "-N", "-n", &self.name, "-o", "%E"]);
         Standing {
             sinfo: format!("{state} {reason}"),
             squeue: self.slurm(&["squeue", "-h", "-w", &self.name, "-o", "%i %T %r"]),
         }
+    }
+
+    /// The node's state with every flag: `allocated+drain+maintenance+reserved`.
+    pub fn state_with_flags(&self) -> String {
+        self.slurm(&["sinfo", "-h", "-n", &self.name, "-O", "StateComplete:"])
     }
 
     /// The node's Reason, as Slurm keeps it; empty where there is none.

@@ -87,7 +87,7 @@ fn step_begin_action() {
     let mut ledger = open(&dir).unwrap();
     let job = ledger.open_runs(BOOT).unwrap().remove(0);
     let action = NewAction {
-        deed: Deed::Of(Verdict::Drain),
+        deed: Deed::Drain,
         finding: None,
         job: &job,
         run: RunId(1),

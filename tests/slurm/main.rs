@@ -1,9 +1,14 @@
 //! The real argument lists, environment and deadlines, against small stand-ins for Slurm's commands.
 
 mod deadlines;
+mod deeds;
+mod stand_in;
+mod versions;
 
+use gpu_reaper_hc::model::NodeBase;
 use gpu_reaper_hc::model::{JobId, JobState, Outcome};
-use gpu_reaper_hc::slurm::{NoAnswer, NodeBase, Site, Slurm};
+use gpu_reaper_hc::reading::{Absence, Reading};
+use gpu_reaper_hc::slurm::{Ask, NoAnswer, Site, Slurm, Target};
 use gpu_reaper_hc::units::NodeName;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -62,6 +67,12 @@ fn job(id: u64) -> JobId {
     JobId::new(id).unwrap()
 }
 
+fn target(display_id: &str) -> Target {
+    let absent = Reading::Absent(Absence::NotAsked);
+    let node = NodeName::new("node1").unwrap();
+    Target { display_id: display_id.to_owned(), sluid: absent.clone(), user: absent, node }
+}
+
 fn we_are_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
 }
@@ -72,7 +83,7 @@ const ROW: &str = "4242|4242|RUNNING|1795966699|1|node1|1001|ada|gpu|0|normal|la
 fn a_job_is_asked_with_machine_fields_and_all_partitions() {
     // vpenso/prometheus-slurm-exporter#20 (SP-14): without -a a job in a hidden partition is missing.
     let stand_ins = StandIns::new(&[("squeue", &format!("echo '{ROW}'"))]);
-    let listed = stand_ins.slurm().job(job(4242)).unwrap().unwrap();
+    let listed = stand_ins.slurm().job(job(4242), Ask::NOTHING_MORE).unwrap().unwrap();
     assert_eq!((listed.uid, listed.state), (1001, JobState::Running));
     assert!(listed.details.is_some_and(|details| details.display_id == "4242"));
     let args = stand_ins.args("squeue");
@@ -83,7 +94,7 @@ fn a_job_is_asked_with_machine_fields_and_all_partitions() {
 #[test]
 fn an_unknown_job_is_none_and_a_failed_squeue_is_no_answer() {
     // SchedMD/slurm#171, broadinstitute/cromwell#5400 (CT-01): absence of an answer is not an answer.
-    let said = |body: &str| StandIns::new(&[("squeue", body)]).slurm().job(job(4242));
+    let said = |body: &str| StandIns::new(&[("squeue", body)]).slurm().job(job(4242), Ask::NOTHING_MORE);
     assert_eq!(said("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"), Ok(None));
     let timed_out = "slurm_load_jobs error: Socket timed out on send/recv operation";
     match said(&format!("echo '{timed_out}' >&2; exit 1")) {
@@ -112,27 +123,11 @@ fn no_jobs_here_is_told_by_an_empty_list_alone() {
 fn a_field_that_this_squeue_does_not_know_is_an_unsupported_version() {
     // albanie/slurm_gpustat#7 (SP-13): such a field is dropped, with exit status 0.
     let body = format!("echo 'squeue: error: Invalid job format specification: X' >&2; echo '{ROW}'");
-    let answer = StandIns::new(&[("squeue", &body)]).slurm().job(job(4242));
+    let answer = StandIns::new(&[("squeue", &body)]).slurm().job(job(4242), Ask::NOTHING_MORE);
     assert!(
         matches!(&answer, Err(NoAnswer::NotUnderstood { text, .. }) if text.contains("version")),
         "{answer:?}"
     );
-}
-
-#[test]
-fn a_name_is_kept_exactly_whatever_it_holds() {
-    // eth-cscs/firecrest-v2#148, neilmunday/slurm-mail#100 (SP-01).
-    for name in ["a|b", "c^^^d", "e,f", "  x ", "", "n\nJobId=1 x", "tail\n"] {
-        let stand_ins = StandIns::new(&[("squeue", &format!("printf '%s|%s\\n' 7 '{name}'"))]);
-        assert_eq!(stand_ins.slurm().name(job(7), "7").as_deref(), Ok(name));
-    }
-    let latin1 = StandIns::new(&[("squeue", "printf '7|caf\\351\\n'")]);
-    assert_eq!(latin1.slurm().name(job(7), "7").as_deref(), Ok("caf\u{fffd}"));
-    let stand_ins = StandIns::new(&[("squeue", "echo '10|arr'")]);
-    assert_eq!(stand_ins.slurm().name(job(10), "9_1").as_deref(), Ok("arr"));
-    assert!(stand_ins.args("squeue").contains(&"9_1".to_owned()));
-    assert!(stand_ins.slurm().name(job(11), "11").is_err(), "another job's row");
-    assert!(stand_ins.slurm().name(job(10), "10+0").is_err(), "a whole heterogeneous job");
 }
 
 #[test]
@@ -170,11 +165,9 @@ fn a_drain_is_one_exact_command_and_its_reason_arrives_byte_for_byte() {
     assert_eq!(stand_ins.args("scontrol"), want);
     slurm.undrain().unwrap();
     assert_eq!(stand_ins.args("scontrol"), ["update", "NodeName=node1", "State=UNDRAIN"]);
-    slurm.admin_comment("9_2", "gpu-reaper: cancelling, idle for 5 h").unwrap();
+    slurm.set_admin_comment("9_2", "gpu-reaper: cancelling, idle for 5 h").unwrap();
     let comment = "AdminComment=gpu-reaper: cancelling, idle for 5 h";
     assert_eq!(stand_ins.args("scontrol"), ["update", "JobId=9_2", comment]);
-    slurm.cancel("9_2").unwrap();
-    assert_eq!(stand_ins.args("scancel"), ["--state=RUNNING", "9_2"]);
 }
 
 #[test]
@@ -182,9 +175,12 @@ fn a_text_or_an_id_that_must_not_be_passed_on_runs_nothing() {
     // aws/aws-parallelcluster-node#639 (ND-10).
     let stand_ins = StandIns::new(&[("scontrol", ""), ("scancel", "")]);
     let slurm = stand_ins.slurm();
-    for refused in
-        [slurm.drain("a\nb"), slurm.drain(&"x".repeat(201)), slurm.cancel("-u ada"), slurm.cancel("9_[1-3]")]
-    {
+    for refused in [
+        slurm.drain("a\nb"),
+        slurm.drain(&"x".repeat(201)),
+        slurm.cancel(&target("-u ada")),
+        slurm.cancel(&target("9_[1-3]")),
+    ] {
         assert_eq!(refused.unwrap_err().outcome(), Outcome::Failed);
     }
     assert!(!stand_ins.folder.path().join("scontrol.args").exists());
@@ -226,14 +222,6 @@ fn the_brake_is_pulled_free_or_unknown() {
 }
 
 #[test]
-fn an_admin_comment_that_is_there_is_seen() {
-    let said = |body: &str| StandIns::new(&[("scontrol", body)]).slurm().has_admin_comment("9_2");
-    assert_eq!(said("printf 'JobId=2 ArrayJobId=9\\n   AdminComment=x \\n'"), Ok(true));
-    assert_eq!(said("printf 'JobId=2 JobName=AdminComment=\\n   Comment=AdminComment=\\n'"), Ok(false));
-    assert!(said("true").is_err());
-}
-
-#[test]
 fn gpus_of_an_unregistered_job_come_from_its_own_record() {
     let recorded = format!("{}/fixtures/slurm/24.11.5/show-job-d.uneven.out", env!("CARGO_MANIFEST_DIR"));
     let stand_ins = StandIns::new(&[("scontrol", &format!("cat {recorded}"))]);
@@ -253,11 +241,11 @@ fn commands_are_looked_for_in_the_configured_folder_then_path_then_nowhere() {
         path: Some(format!("relative:/nowhere:{}", folder.display()).into()),
         ..stand_ins.site()
     };
-    assert!(slurm(by_path).job(job(4242)).unwrap().is_some());
+    assert!(slurm(by_path).job(job(4242), Ask::NOTHING_MORE).unwrap().is_some());
     let empty = tempfile::tempdir().unwrap();
     let site =
         Site { bin_dir: Some(empty.path().to_path_buf()), path: Some(folder.into()), ..stand_ins.site() };
-    match slurm(site).job(job(4242)) {
+    match slurm(site).job(job(4242), Ask::NOTHING_MORE) {
         Err(silence @ NoAnswer::Unavailable { program: "squeue", .. }) => {
             assert!(silence.to_string().contains("`slurm.bin_dir`") && silence.outcome() == Outcome::Failed)
         }
@@ -269,15 +257,37 @@ fn commands_are_looked_for_in_the_configured_folder_then_path_then_nowhere() {
 fn root_runs_nothing_that_others_can_change() {
     let stand_ins = StandIns::new(&[("squeue", &format!("echo '{ROW}'"))]);
     fs::set_permissions(stand_ins.folder.path().join("squeue"), fs::Permissions::from_mode(0o777)).unwrap();
-    match (we_are_root(), stand_ins.slurm().job(job(4242))) {
+    match (we_are_root(), stand_ins.slurm().job(job(4242), Ask::NOTHING_MORE)) {
         (true, Err(NoAnswer::Unavailable { why, .. })) => {
-            assert!(why.contains("can be written by others"), "{why}")
+            assert!(why.contains("is writable by others (mode 777)"), "{why}")
         }
         (false, Ok(Some(_))) => {}
         other => panic!("{other:?}"),
     }
+    // Nor what others can put another in the place of: in its own folder, or in that of a link to it.
+    let [open, apart] = [(); 2].map(|()| StandIns::new(&[("squeue", &format!("echo '{ROW}'"))]));
+    let folder = apart.folder.path().join("open");
+    fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(apart.folder.path().join("squeue"), folder.join("squeue")).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(open.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let by_link = Site { bin_dir: Some(folder), ..apart.site() };
+    for site in [open.site(), by_link.clone()] {
+        match (we_are_root(), slurm(site).job(job(4242), Ask::NOTHING_MORE)) {
+            (true, Err(NoAnswer::Unavailable { why, .. })) => {
+                assert!(why.contains(": its folder `"), "{why}")
+            }
+            (false, Ok(Some(_))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for (folder, mode) in [(open.folder.path(), 0o1777), (by_link.bin_dir.as_deref().unwrap(), 0o755)] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+        let site = Site { bin_dir: Some(folder.to_path_buf()), ..stand_ins.site() };
+        assert!(slurm(site).job(job(4242), Ask::NOTHING_MORE).unwrap().is_some(), "{mode:o}");
+    }
     let relative = Site { bin_dir: Some(PathBuf::from("tests")), ..stand_ins.site() };
-    assert!(slurm(relative).job(job(1)).is_err());
+    assert!(slurm(relative).job(job(1), Ask::NOTHING_MORE).is_err());
 }
 
 /// Set for the second half of the next test, which runs in an odd environment of its own.
@@ -309,7 +319,7 @@ fn odd_environment() {
     let script = format!("#!/bin/sh\ntr '\\0' '\\n' < /proc/$$/environ > {}\necho '{ROW}'\n", seen.display());
     install(&stand_ins.folder.path().join("squeue"), &script);
     let here = Site::here(Some(stand_ins.folder.path().to_path_buf()), None);
-    assert!(slurm(here.clone()).job(job(4242)).unwrap().is_some());
+    assert!(slurm(here.clone()).job(job(4242), Ask::NOTHING_MORE).unwrap().is_some());
     let environment = |path: &Path| {
         let mut lines: Vec<String> = fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect();
         lines.sort();
@@ -318,6 +328,6 @@ fn odd_environment() {
     let want = ["LC_ALL=C", "PATH=/usr/bin:/bin", "SLURM_CONF=/etc/x.conf", "SLURM_TIME_FORMAT=%s"];
     assert_eq!(environment(&seen), want);
     let configured = Site::here(here.bin_dir, Some(PathBuf::from("/etc/slurm/slurm.conf")));
-    assert!(slurm(configured).job(job(4242)).unwrap().is_some());
+    assert!(slurm(configured).job(job(4242), Ask::NOTHING_MORE).unwrap().is_some());
     assert!(environment(&seen).contains(&"SLURM_CONF=/etc/slurm/slurm.conf".to_owned()));
 }

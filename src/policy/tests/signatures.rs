@@ -233,6 +233,7 @@ fn a_share_of_a_gpu_is_not_judged_and_where_shares_are_given_out_slurm_must_say(
         nodes: Reading::Measured(1),
         node_list: Reading::Absent(Absence::NoData),
         shares,
+        near: NearDeed::absent(Absence::NotAsked),
     };
     let (whole, silent) = (Reading::Measured(1), Reading::Absent(Absence::SourceFailed));
     let shared = Reading::Absent(Absence::Shared);

@@ -1,16 +1,16 @@
-//! Durations and sizes as the configuration spells them: whole numbers with a unit, nothing else. Never
-//! guesses a unit: a bare `30` is no duration, and `20M` (months to other readers) is not twenty minutes.
+//! Durations and sizes as people spell them, in the configuration and elsewhere: whole numbers with a unit, nothing
+//! else. Never guesses a unit: a bare `30` is no duration, and `20M` (months to other readers) is not twenty minutes.
 
 use std::time::Duration;
 
 /// The longest duration that can be said.
-pub(super) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)];
 const SIZES: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// `30m`, `1h30m`, `0s`: units in falling order, each at most once, [`LONGEST`] in all.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut secs = 0;
     let mut units = UNITS.iter();
@@ -25,7 +25,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
 }
 
 /// The one spelling of a duration in whole seconds; [`duration`] reads it back.
-pub(super) fn duration_text(duration: Duration) -> String {
+pub fn duration_text(duration: Duration) -> String {
     let mut secs = duration.as_secs();
     let mut text = String::new();
     for (letter, factor) in UNITS {
@@ -41,14 +41,14 @@ pub(super) fn duration_text(duration: Duration) -> String {
 }
 
 /// `64MiB`: bytes.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     let (number, unit) = leading_number(text)?;
     let (_, shift) = SIZES.iter().find(|(name, _)| *name == unit)?;
     Some(number << shift)
 }
 
 /// A size in the largest unit that holds it exactly; sizes below 1 KiB do not exist here.
-pub(super) fn size_text(bytes: u64) -> String {
+pub fn size_text(bytes: u64) -> String {
     let exact = |(_, shift): &&(&str, u32)| bytes > 0 && bytes.trailing_zeros() >= *shift;
     let (unit, shift) = SIZES.iter().find(exact).unwrap_or(&SIZES[2]);
     format!("{}{unit}", bytes >> shift)

@@ -3,7 +3,9 @@
 # Ends with another status than 0, which drains the node, only where the program says so by status 1
 # (kept for leaks that could not be drained; this version never does): a program that is missing or dies drains
 # nothing.
-# Install as /etc/slurm/epilog.d/50-gpu-reaper-hc.sh with Epilog=/etc/slurm/epilog.d/* (slurm.conf(5)).
+# Must be the last to run: a drain is released after its job only if this ran, and Slurm starts none after one that
+# failed. Of Epilog=/etc/slurm/epilog.d/* it runs the last name first (22.05 to 26.05), hence 00: install as
+# /etc/slurm/epilog.d/00-gpu-reaper-hc.sh, before every other name; call it last where one script calls the others.
 program=${GPU_REAPER_HC:-/usr/sbin/gpu-reaper-hc}
 [ -x "$program" ] || exit 0
 

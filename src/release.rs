@@ -1,0 +1,147 @@
+//! `release`: an administrator on the node has our own drain lifted, one that the ledger knows or an orphan. Whose it is
+//! and that the node is in a plain state is looked at first; whether the job has gone, and whether the GPUs are clean,
+//! is for the person to judge. Nobody else's drain is ever touched. Needs no GPU; a ledger that is not there is fine.
+
+use crate::act::{self, Desk, Ending, Lift};
+use crate::ledger::{Ledger, LedgerError, OpenDrain};
+use crate::model::{NodeStatus, Now, Outcome, RunId};
+use crate::policy::reason::{self, PREFIX};
+use crate::run::release;
+use crate::slurm::Controller;
+use crate::units::NodeName;
+
+/// Where it is done.
+pub struct Site<'a> {
+    /// This node.
+    pub node: &'a NodeName,
+    /// Asked and told about it.
+    pub slurm: &'a dyn Controller,
+    /// Told of it, where there is one.
+    pub ledger: Option<Ledger>,
+    /// This moment.
+    pub now: &'a Now,
+}
+
+/// Lifts the drain and sees that it is gone; what was found and done, in words.
+///
+/// # Errors
+///
+/// One line: why it was refused and that nothing was done, or what is not certain.
+pub fn release(site: Site) -> Result<String, String> {
+    let Site { node: name, slurm, ledger, now } = site;
+    let nothing = |why: String| format!("node {name}: {why}; nothing was lifted");
+    let node = slurm.node().map_err(|silence| nothing(silence.to_string()))?;
+    let reason = ours(&node).map_err(nothing)?.to_owned();
+    let told = |e: LedgerError| nothing(e.to_string());
+    let ending = match ledger {
+        None => {
+            let (outcome, words) = act::undrain(slurm);
+            Ending::Ended(outcome, words)
+        }
+        Some(mut ledger) => {
+            let drains = ledger.open_drains(now).map_err(told)?;
+            let known = drains.into_iter().rfind(|drain| drain.shows(&node));
+            let mut desk = Desk { ledger: &mut ledger, slurm, now, run: RunId(0), finding: 0 };
+            let ending = match &known {
+                Some(drain) => act::lift(drain, Lift::ByHand, &mut desk).map_err(told)?,
+                None => {
+                    let key = reason::read(&reason).map(|ours| ours.key);
+                    act::lift_unknown(&reason, key, &mut desk).map_err(told)?
+                }
+            };
+            if matches!(ending, Ending::Ended(Outcome::Done | Outcome::Lifted, _)) {
+                // It is lifted: a note that stays open is closed by the next look.
+                let _ = close_notes(&mut ledger, known.as_ref(), &reason, now);
+            }
+            ending
+        }
+    };
+    match ending {
+        Ending::Ended(Outcome::Done | Outcome::Lifted, after) => {
+            Ok(format!("node {name} was {node}\nlifted: it is {after}\n"))
+        }
+        Ending::Ended(Outcome::Failed, why) => Err(nothing(why)),
+        Ending::Ended(_, why) => Err(format!(
+            "node {name}: asked for, and not seen to be done: {why}; look: scontrol show node {name}"
+        )),
+        Ending::Withheld(doubt) => Err(nothing(doubt.because)),
+    }
+}
+
+/// The reason, if the drain is ours and may be lifted.
+fn ours(node: &NodeStatus) -> Result<&str, String> {
+    if !node.drained() {
+        return Err(format!("it is {node}: not drained"));
+    }
+    let Some(reason) = node.reason.as_deref().filter(|reason| reason.starts_with(PREFIX)) else {
+        return Err(format!("it is {node}: that drain is not ours"));
+    };
+    // It begins like ours: a later version's, or somebody changed it, or answered in our words.
+    if reason::read(reason).is_none() {
+        let by_hand = "scontrol update nodename=NODE state=undrain";
+        return Err(format!(
+            "it is {node}: that is not what we write, or somebody changed it; to lift it: {by_hand}"
+        ));
+    }
+    if !node.plain() {
+        return Err(format!("it is {node}: beside DRAIN only IDLE, MIXED or ALLOCATED is touched"));
+    }
+    Ok(reason)
+}
+
+fn close_notes(
+    ledger: &mut Ledger,
+    known: Option<&OpenDrain>,
+    reason: &str,
+    now: &Now,
+) -> Result<(), LedgerError> {
+    let drain = known.map(|drain| drain.action.id.to_string());
+    for fault in ledger.open_faults()? {
+        let of_drain = fault.kind == release::KIND && Some(&fault.subject) == drain.as_ref();
+        if of_drain || (fault.kind == release::ORPHAN && fault.subject == reason) {
+            ledger.fault_gone(fault.id, now)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::NodeBase;
+
+    const OURS: &str = "gpu-reaper: job=1 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
+
+    #[test]
+    fn only_our_own_drain_of_a_plain_node_is_lifted() {
+        // mej/nhc#134 (ND-04): an administrator's note was replaced and the node resumed.
+        // mej/nhc#82, #36, clustershell#362 (ND-08): states with more beside them.
+        let down = || NodeBase::Other("down".to_owned());
+        let (rebooting, changed) = (format!("{OURS} : reboot"), format!("{OURS} ada: disk too"));
+        let table = [
+            (NodeBase::Idle, &["drain"][..], Some(OURS), None),
+            (NodeBase::Mixed, &["drain"], Some(OURS), None),
+            (NodeBase::Allocated, &["drain", "planned"], Some(OURS), None),
+            (NodeBase::Idle, &["drain"], Some("gpu-reaper: see ticket 7, by eve"), Some("not what we write")),
+            (NodeBase::Idle, &[], None, Some("not drained")),
+            (NodeBase::Idle, &[], Some(OURS), Some("not drained")),
+            (NodeBase::Idle, &["drain"], None, Some("not ours")),
+            (NodeBase::Idle, &["drain"], Some("fan 3 dead, ticket 4711"), Some("not ours")),
+            (NodeBase::Idle, &["drain"], Some("Kill task failed"), Some("not ours")),
+            (NodeBase::Idle, &["drain"], Some(changed.as_str()), Some("somebody changed it")),
+            (NodeBase::Idle, &["drain", "reboot_requested"], Some(OURS), Some("beside DRAIN")),
+            (NodeBase::Idle, &["drain", "maintenance", "reserved"], Some(OURS), Some("beside DRAIN")),
+            (NodeBase::Idle, &["completing", "drain"], Some(OURS), Some("beside DRAIN")),
+            (down(), &["drain", "reboot_issued"], Some(rebooting.as_str()), Some("somebody changed it")),
+        ];
+        for (base, flags, reason, refused) in table {
+            let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            let node = NodeStatus { base, flags, reason: reason.map(str::to_owned) };
+            match (ours(&node), refused) {
+                (Ok(_), None) => {}
+                (Err(why), Some(part)) => assert!(why.contains(part), "{node}: {why}"),
+                (found, want) => panic!("{node}: {found:?}, not {want:?}"),
+            }
+        }
+    }
+}
