@@ -77,8 +77,7 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
             Ok(()) => break,
             Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(POLL),
             Err(TryLockError::WouldBlock) => {
-                // A full disk costs the count, no more: the other run does the work.
-                let _ = count_overlap(dir, now);
+                count_overlap(dir, now);
                 return Ok(Taken::Busy);
             }
             Err(TryLockError::Error(e)) => return Err(e),
@@ -95,10 +94,13 @@ fn overlap_path(dir: &Path) -> PathBuf {
     dir.join("overlap")
 }
 
-fn count_overlap(dir: &Path, now: &Now) -> io::Result<()> {
+/// Leaves the line of a run that another one made needless. A full disk costs the count, no more: the other run does
+/// the work.
+pub fn count_overlap(dir: &Path, now: &Now) {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
-    options.open(overlap_path(dir))?.write_all(format!("{}\n", now.boot.0).as_bytes())
+    let line = format!("{}\n", now.boot.0);
+    let _ = options.open(overlap_path(dir)).and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 /// How many runs found the lock held since this was last asked. Held under the lock only.

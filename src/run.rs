@@ -164,8 +164,10 @@ fn under_lock(
     lock.phase("ledger");
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
     let books = Books::read(setting, &ledger)?;
-    if books.newest.is_some_and(|newest| came_later(newest, setting.now.boot)) {
-        return Ok((Ended::Overlapped, false, ledger));
+    let killed = matches!(before, Before::Killed(_));
+    if !killed && books.newest.is_some_and(|newest| came_later(newest, setting.now.boot)) {
+        lock::count_overlap(&setting.place.dir, setting.now);
+        return Ok((Ended::Overlapped, matches!(before, Before::EndedAmiss), ledger));
     }
     let setting = &setting.knowing_its_slurmd(books.cadence);
     lock.phase("observe");
