@@ -6,7 +6,7 @@ pub mod look;
 mod seen;
 
 use crate::ledger::{Ledger, LedgerError, NewAction, OpenDrain, Unsettled};
-use crate::model::{Deed, JobRun, Now, Outcome, RunId};
+use crate::model::{Deed, JobRun, NodeStatus, Now, Outcome, RunId};
 use crate::policy::keep;
 use crate::policy::nodes::Nodes;
 use crate::policy::reason::{self, RunKey, Stand};
@@ -138,8 +138,7 @@ pub fn retract(drain: &OpenDrain, job: &JobRun, desk: &mut Desk) -> Result<Endin
     let node = match desk.slurm.node() {
         Ok(node) if drain.shows(&node) => node,
         Ok(node) => {
-            let words = format!("lifted or changed by somebody else: {node}");
-            return desk.end(drain.action.id, (Outcome::Lifted, words));
+            return desk.end(drain.action.id, (Outcome::Lifted, by_somebody(&node)));
         }
         Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
     };
@@ -200,23 +199,29 @@ pub fn cancel(
     let nodes = warrant.votes();
     let before = format!("job {} running, {nodes} nodes agree", target.display_id);
     let action = desk.begin(deed, job, warrant.finding(), (&before, None))?;
-    let there = match look.once_more(job, &warrant, desk) {
-        Ok(there) => there,
-        Err(doubt) => {
-            let words = format!("not asked for: {}", doubt.because);
-            return Ok((deed, desk.end(action, (Outcome::Failed, words))?));
-        }
+    let outcome = match last_look(deed, &warrant, &target, job, look, desk) {
+        Ok(()) => end_it(deed, warrant, &target, job, desk.slurm),
+        Err(because) => (Outcome::Failed, format!("not asked for: {because}")),
     };
+    Ok((deed, desk.end(action, outcome)?))
+}
+
+/// The last look at a job, and our words to it, the moment before it is ended.
+fn last_look(
+    deed: Deed,
+    warrant: &CancelWarrant,
+    target: &Target,
+    job: &JobRun,
+    look: &Look,
+    desk: &Desk,
+) -> Result<(), String> {
+    let there = look.once_more(job, warrant, desk).map_err(|doubt| doubt.because)?;
     if look.admin_comment {
         let text = reason::comment(deed, job, warrant.finding(), desk.now);
-        leave_comment(&target, &there, &text, desk.slurm);
+        leave_comment(target, &there, &text, desk.slurm);
     }
     // The comment took its time too.
-    if let Err(because) = look::is_that_run(job, Ask::NOTHING_MORE, desk) {
-        return Ok((deed, desk.end(action, (Outcome::Failed, format!("not asked for: {because}")))?));
-    }
-    let outcome = end_it(deed, warrant, &target, job, desk.slurm);
-    Ok((deed, desk.end(action, outcome)?))
+    look::is_that_run(job, Ask::NOTHING_MORE, desk).map(drop)
 }
 
 /// The one place where a job is ended; takes the warrant.
@@ -323,6 +328,11 @@ impl Lift {
     }
 }
 
+/// What the ledger says of a drain that the node no longer shows as ours.
+pub fn by_somebody(node: &NodeStatus) -> String {
+    format!("lifted or changed by somebody else: {node}")
+}
+
 /// Lifts a drain of ours; the caller answers for the conditions on job and GPUs. `UNDRAIN` clears only the drain; every
 /// state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason, keeps it. Gives `Done` where it is gone
 /// by us, `Lifted` where somebody came first, `Failed` where it surely stands.
@@ -339,7 +349,7 @@ pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, Le
             desk.ledger.end_action(id, outcome, words, true)?;
             return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
         }
-        return desk.end(id, (Outcome::Lifted, format!("lifted or changed by somebody else: {node}")));
+        return desk.end(id, (Outcome::Lifted, by_somebody(&node)));
     }
     if !node.plain() {
         return Ok(Ending::Withheld(format!("the node is {node}").into()));
@@ -361,8 +371,8 @@ pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, Le
 }
 
 /// Lifts a drain of ours that the ledger does not know, seen with this reason; the caller answers for the conditions.
-/// `key`: the run that it names, under which the deed is written down; a reason that names none leaves no row.
-pub fn lift_unknown(reason: &str, key: Option<RunKey>, desk: &mut Desk) -> Result<Ending, LedgerError> {
+/// `key`: the run that it names, under which the deed is written down.
+pub fn lift_unknown(reason: &str, key: RunKey, desk: &mut Desk) -> Result<Ending, LedgerError> {
     let node = match desk.slurm.node() {
         Ok(node) => node,
         Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
@@ -370,10 +380,6 @@ pub fn lift_unknown(reason: &str, key: Option<RunKey>, desk: &mut Desk) -> Resul
     if !node.drained_as(reason) || !node.plain() {
         return Ok(Ending::Withheld(format!("the node is {node}").into()));
     }
-    let Some(key) = key else {
-        let (outcome, words) = undrain(desk.slurm);
-        return Ok(Ending::Ended(outcome, words));
-    };
     let action = desk.ledger.begin_release(key, reason, &node.to_string(), desk.run, desk.now)?;
     let outcome = undrain(desk.slurm);
     desk.end(action, outcome)

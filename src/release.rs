@@ -5,7 +5,7 @@
 use crate::act::{self, Desk, Ending, Lift};
 use crate::ledger::{Ledger, LedgerError, OpenDrain};
 use crate::model::{NodeStatus, Now, Outcome, RunId};
-use crate::policy::reason::{self, PREFIX};
+use crate::policy::reason::{self, PREFIX, RunKey};
 use crate::run::release;
 use crate::slurm::Controller;
 use crate::units::NodeName;
@@ -31,7 +31,7 @@ pub fn release(site: Site) -> Result<String, String> {
     let Site { node: name, slurm, ledger, now } = site;
     let nothing = |why: String| format!("node {name}: {why}; nothing was lifted");
     let node = slurm.node().map_err(|silence| nothing(silence.to_string()))?;
-    let reason = ours(&node).map_err(nothing)?.to_owned();
+    let (reason, key) = ours(&node).map_err(nothing)?;
     let told = |e: LedgerError| nothing(e.to_string());
     let ending = match ledger {
         None => {
@@ -44,14 +44,11 @@ pub fn release(site: Site) -> Result<String, String> {
             let mut desk = Desk { ledger: &mut ledger, slurm, now, run: RunId(0), finding: 0 };
             let ending = match &known {
                 Some(drain) => act::lift(drain, Lift::ByHand, &mut desk).map_err(told)?,
-                None => {
-                    let key = reason::read(&reason).map(|ours| ours.key);
-                    act::lift_unknown(&reason, key, &mut desk).map_err(told)?
-                }
+                None => act::lift_unknown(reason, key, &mut desk).map_err(told)?,
             };
             if matches!(ending, Ending::Ended(Outcome::Done | Outcome::Lifted, _)) {
                 // It is lifted: a note that stays open is closed by the next look.
-                let _ = close_notes(&mut ledger, known.as_ref(), &reason, now);
+                let _ = close_notes(&mut ledger, known.as_ref(), reason, now);
             }
             ending
         }
@@ -68,8 +65,8 @@ pub fn release(site: Site) -> Result<String, String> {
     }
 }
 
-/// The reason, if the drain is ours and may be lifted.
-fn ours(node: &NodeStatus) -> Result<&str, String> {
+/// The reason and the job run that it names, if the drain is ours and may be lifted.
+fn ours(node: &NodeStatus) -> Result<(&str, RunKey), String> {
     if !node.drained() {
         return Err(format!("it is {node}: not drained"));
     }
@@ -77,16 +74,16 @@ fn ours(node: &NodeStatus) -> Result<&str, String> {
         return Err(format!("it is {node}: that drain is not ours"));
     };
     // It begins like ours: a later version's, or somebody changed it, or answered in our words.
-    if reason::read(reason).is_none() {
+    let Some(ours) = reason::read(reason) else {
         let by_hand = "scontrol update nodename=NODE state=undrain";
         return Err(format!(
             "it is {node}: that is not what we write, or somebody changed it; to lift it: {by_hand}"
         ));
-    }
+    };
     if !node.plain() {
         return Err(format!("it is {node}: beside DRAIN only IDLE, MIXED or ALLOCATED is touched"));
     }
-    Ok(reason)
+    Ok((reason, ours.key))
 }
 
 fn close_notes(
@@ -95,14 +92,10 @@ fn close_notes(
     reason: &str,
     now: &Now,
 ) -> Result<(), LedgerError> {
-    let drain = known.map(|drain| drain.action.id.to_string());
-    for fault in ledger.open_faults()? {
-        let of_drain = fault.kind == release::KIND && Some(&fault.subject) == drain.as_ref();
-        if of_drain || (fault.kind == release::ORPHAN && fault.subject == reason) {
-            ledger.fault_gone(fault.id, now)?;
-        }
+    if let Some(drain) = known {
+        ledger.faults_gone(release::KIND, &drain.action.id.to_string(), now)?;
     }
-    Ok(())
+    ledger.faults_gone(release::ORPHAN, reason, now)
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ fn under_lock(
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
     let books = Books::read(setting, &ledger)?;
     let killed = matches!(before, Before::Killed(_));
-    if !killed && books.newest.is_some_and(|newest| came_later(newest, setting.now.boot)) {
+    if !killed && books.previous.is_some_and(|previous| came_later(previous, setting.now.boot)) {
         lock::count_overlap(&setting.place.dir, setting.now);
         return Ok((Ended::Overlapped, matches!(before, Before::EndedAmiss), ledger));
     }

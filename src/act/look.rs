@@ -87,8 +87,7 @@ impl Look<'_> {
             return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()).into());
         }
         let census = Census::of(rows, me, key);
-        let full = |because| Doubt { guard: None, because, of_limit: true };
-        self.cap.room(census, nodes.count()).map_err(full)?;
+        self.cap.room(census, nodes.count()).map_err(of_limit)?;
         nodes::follow(rows, nodes, key)?;
         Ok(node)
     }
@@ -144,8 +143,7 @@ impl Look<'_> {
         let since_own_s = desk.now.boot.since_ms(written.at) / 1000;
         let votes = nodes::count(&rows, uncounted.nodes(), key, since_own_s)?;
         let census = Census::of(&rows, desk.ledger.node(), key);
-        let full = |because| Doubt { guard: None, because, of_limit: true };
-        self.cap.not_full_of_others(census, uncounted.nodes().count()).map_err(full)?;
+        self.cap.not_full_of_others(census, uncounted.nodes().count()).map_err(of_limit)?;
         self.gpus_are_quiet(uncounted.finding())?;
         let target = Target {
             display_id: details.display_id,
@@ -178,9 +176,6 @@ impl Look<'_> {
         let ours = drain.action.reason.as_deref().and_then(reason::read);
         let key = ours.ok_or("the drain's reason is not known")?.key;
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
-        if !rows.iter().any(|row| row.name == *desk.ledger.node()) {
-            return Err(format!("Slurm does not show node `{}`", desk.ledger.node()));
-        }
         Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), key), nodes.count()))
     }
 
@@ -331,6 +326,11 @@ fn same_run(job: &JobRun, details: &JobDetails) -> Result<(), String> {
     } else {
         Err(format!("another start: {} in Slurm, {registered_s} judged", details.start_unix_s))
     }
+}
+
+/// The limit over the whole cluster holds.
+fn of_limit(because: String) -> Doubt {
+    Doubt { guard: None, because, of_limit: true }
 }
 
 fn told<T>(answer: Answer<T>, what: &str) -> Result<T, String> {

@@ -36,12 +36,12 @@ impl Ledger {
         })
     }
 
-    /// When the run before this one sampled, on this boot.
-    pub fn run_before(&self, run: RunId, now: &Now) -> Result<Option<BootMs>, LedgerError> {
-        self.read("look for the run before", |conn| {
+    /// When the newest run of this boot sampled.
+    pub fn newest_run(&self, now: &Now) -> Result<Option<BootMs>, LedgerError> {
+        self.read("look for the newest run", |conn| {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
-            let sql = "SELECT boottime_ms FROM run WHERE id < ?1 AND boot = ?2 ORDER BY id DESC LIMIT 1";
-            conn.query_row(sql, (run.0, boot), |r| r.get(0).map(BootMs)).optional()
+            let sql = "SELECT boottime_ms FROM run WHERE boot = ?1 ORDER BY id DESC LIMIT 1";
+            conn.query_row(sql, [boot], |r| r.get(0).map(BootMs)).optional()
         })
     }
 }

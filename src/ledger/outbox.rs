@@ -122,6 +122,15 @@ impl Ledger {
         })
     }
 
+    /// Closes whatever is open of one kind about one subject.
+    pub fn faults_gone(&mut self, kind: &str, subject: &str, now: &Now) -> Result<(), LedgerError> {
+        self.write("close faults", |tx| {
+            let sql = "UPDATE fault SET closed_wall_ms = ?3
+                 WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL";
+            tx.execute(sql, (kind, subject, now.wall.0)).map(|_| ())
+        })
+    }
+
     /// The open faults, oldest first.
     pub fn open_faults(&self) -> Result<Vec<FaultRow>, LedgerError> {
         self.read("read faults", |conn| {

@@ -62,6 +62,7 @@ impl VoteWarrant {
 pub struct Uncounted {
     finding: Finding,
     drain: ActionRecord,
+    shown: String,
     written: ActionRecord,
     nodes: Nodes,
     permit: EnforcePermit,
@@ -80,7 +81,7 @@ impl Uncounted {
 
     /// What the node's Reason says now, byte for byte, if our drain still stands: its own text or the vote's.
     pub fn shown(&self) -> &str {
-        self.written.reason.as_deref().unwrap_or_default()
+        &self.shown
     }
 
     /// The deed that wrote it.
@@ -234,12 +235,17 @@ pub fn next(finding: &Finding, stages: &[Stage]) -> Option<Next> {
     ahead.min_by_key(|s| to_go_ms(s)).map(|s| Next { verdict: s.verdict, in_ms: to_go_ms(s) })
 }
 
-/// What the reason of a standing drain says, since when, and of which run: the last rewriting that was done.
-pub fn standing(actions: &[ActionRecord]) -> Option<(Stand, &ActionRecord)> {
+/// What the reason says that an action wrote; `None`: it wrote none of ours.
+pub fn stand(action: &ActionRecord) -> Option<Stand> {
+    Some(reason::read(action.reason.as_deref()?)?.stand)
+}
+
+/// What the reason of a standing drain says, byte for byte, and the deed that wrote it: the last that was done.
+fn standing(actions: &[ActionRecord]) -> Option<(Stand, &str, &ActionRecord)> {
     let mut ours =
         actions.iter().filter(|a| matches!(a.deed, Deed::Drain | Deed::Vote) && a.outcome == Outcome::Done);
     let last = ours.next_back()?;
-    Some((reason::read(last.reason.as_deref()?)?.stand, last))
+    Some((stand(last)?, last.reason.as_deref()?, last))
 }
 
 /// One step for this finding in this run. No configuration reaches cancel in fewer than three runs.
@@ -320,14 +326,14 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
         // One too many is withdrawn, and ends no job before.
         return withheld(asked, "the cluster's drains were not counted again yet since the drain");
     }
-    let Some((stand, written)) = standing(c.actions) else {
+    let Some((stand, shown, written)) = standing(c.actions) else {
         return withheld(asked, "what our drain's reason says is not known");
     };
     if nodes.are_several() {
         match vote(stand, written, votes_since(&drain, c.actions), &nodes, (c.now, in_ms)) {
             Vote::Write(_) if c.backing_off.contains(&Deed::Vote) => return backs_off(asked, Deed::Vote),
             Vote::Write(n) => {
-                let shown = written.reason.clone().unwrap_or_default();
+                let shown = shown.to_owned();
                 return Step::Vote(VoteWarrant { finding, shown, stand: Stand::Vote(n), _permit: permit });
             }
             Vote::Later => return Step::Later { asked, in_ms },
@@ -344,7 +350,7 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
         return backs_off(asked, deed);
     }
     let warned = warned(rules, &finding, c.actions, c.run, c.now);
-    let all = Uncounted { finding, drain, written: written.clone(), nodes, permit };
+    let all = Uncounted { finding, drain, shown: shown.to_owned(), written: written.clone(), nodes, permit };
     match warned {
         _ if in_ms > 0 => Step::Later { asked, in_ms },
         Warned::NotYet => Step::Warn(all),
@@ -406,8 +412,7 @@ fn vote(
 /// How many votes this drain's reason was rewritten to, also those that were taken back or whose end is not known.
 fn votes_since(drain: &ActionRecord, actions: &[ActionRecord]) -> u32 {
     let is_vote = |a: &&ActionRecord| {
-        let stand = a.reason.as_deref().and_then(reason::read).map(|ours| ours.stand);
-        a.deed == Deed::Vote && a.outcome != Outcome::Failed && matches!(stand, Some(Stand::Vote(_)))
+        a.deed == Deed::Vote && a.outcome != Outcome::Failed && matches!(stand(a), Some(Stand::Vote(_)))
     };
     actions.iter().filter(|a| a.id > drain.id).filter(is_vote).count() as u32
 }

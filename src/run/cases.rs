@@ -93,7 +93,7 @@ impl Case {
             return self.close_finding(setting, run, ledger);
         };
         let row = self.record(setting, run, &finding, ledger)?;
-        let circumstances = self.circumstances(setting, run, ledger)?;
+        let circumstances = self.circumstances(setting, run, snapshot.previous, ledger)?;
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
             Step::Rest | Step::Later { .. } | Step::Unclear => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,

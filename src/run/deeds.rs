@@ -12,12 +12,14 @@ use crate::policy::judge;
 use crate::policy::slot::{self, Slot};
 use crate::policy::stage::{Circumstances, Step};
 use crate::reading::Reading;
+use crate::units::BootMs;
 
 impl Case {
     pub(super) fn circumstances(
         &self,
         setting: &Setting,
         run: RunId,
+        previous: Option<BootMs>,
         ledger: &Ledger,
     ) -> Result<Circumstances<'_>, Trouble> {
         let (config, node) = (setting.config, &setting.place.node);
@@ -28,7 +30,7 @@ impl Case {
         let cadence = self.cadence.measured().copied().filter(|_| !drained);
         let period_ms = slot::period_ms(spread_ms, cadence);
         let slot = Slot::of(node, self.job().registration.job, period_ms);
-        let open = slot.is_open(ledger.run_before(run, setting.now)?, setting.now.boot);
+        let open = slot.is_open(previous, setting.now.boot);
         Ok(Circumstances {
             permit: config.mode().permit(&config.enforce_in, self.job(), node),
             run,

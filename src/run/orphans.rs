@@ -52,7 +52,7 @@ pub fn look(
     }
     let open = open(ledger)?;
     // Not in the first run after boot: slurmd may just be starting, and every node with it.
-    let previous = ledger.run_before(run, setting.now)?;
+    let previous = snapshot.previous;
     let its_moment = !open.is_empty() || slot.is_open(previous, setting.now.boot);
     if question == Question::Ask && previous.is_some() && its_moment && setting.may_ask() {
         ask(setting, run, snapshot, open, ledger)?;
@@ -110,9 +110,7 @@ fn found(setting: &Setting, node: &NodeStatus, ledger: &mut Ledger) -> Result<Op
         ledger.open_drains(setting.now)?.into_iter().partition(|d| d.boot_id == setting.now.boot_id);
     let (shown, gone): (Vec<_>, Vec<_>) = earlier.into_iter().partition(|drain| drain.shows(node));
     for drain in gone {
-        let detail = format!("lifted or changed by somebody else: {node}");
-        ledger.mark_lifted(drain.action.id, &detail)?;
-        release::gone(setting, &drain, &detail, ledger)?;
+        release::lifted_by_somebody(setting, &drain, node, ledger)?;
     }
     let reason = node.reason.as_deref().filter(|reason| node.drained() && reason.starts_with(PREFIX));
     let orphan = reason.filter(|_| !here.iter().any(|drain| drain.shows(node)));
@@ -234,13 +232,11 @@ fn agree(
     let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
     let ending = match &orphan.known {
         Some(drain) => act::lift(drain, Lift::Release, &mut desk)?,
-        None => act::lift_unknown(&orphan.reason, Some(key), &mut desk)?,
+        None => act::lift_unknown(&orphan.reason, key, &mut desk)?,
     };
     match ending {
         Ending::Ended(Outcome::Done | Outcome::Lifted, words) => {
-            for fault in open(ledger)?.iter().filter(|fault| fault.subject == orphan.reason) {
-                ledger.fault_gone(fault.id, setting.now)?;
-            }
+            ledger.faults_gone(ORPHAN, &orphan.reason, setting.now)?;
             ledger.forget_answer(FIT)?;
             ledger.answered(SUBJECT, NONE, setting.now)?;
             if let Some(drain) = &orphan.known {

@@ -10,7 +10,7 @@ use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::Release;
 use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
-use crate::policy::reason::{self, Stand};
+use crate::policy::reason::Stand;
 use crate::policy::{Judgement, nodes, stage};
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
@@ -146,8 +146,8 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
 /// When the vote of this node was written that stands, or may; `None` without one. What was to take it back and is not
 /// seen to be done may have left it.
 fn voted(actions: &[ActionRecord]) -> Option<BootMs> {
-    let stand = |a: &ActionRecord| Some(reason::read(a.reason.as_deref()?)?.stand);
-    let mut rewritten = actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stand(a)?)));
+    let mut rewritten =
+        actions.iter().filter(|a| a.deed == Deed::Vote).filter_map(|a| Some((a, stage::stand(a)?)));
     let counts = |(a, stand): &(&ActionRecord, Stand)| match stand {
         Stand::Vote(_) => a.outcome != Outcome::Failed,
         Stand::Drain => a.outcome == Outcome::Done,
@@ -221,12 +221,20 @@ pub(super) fn gone(
     close_notes(setting, drain, ledger)
 }
 
+/// The same of one that is no longer shown as ours.
+pub(super) fn lifted_by_somebody(
+    setting: &Setting,
+    drain: &OpenDrain,
+    node: &NodeStatus,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let detail = act::by_somebody(node);
+    ledger.mark_lifted(drain.action.id, &detail)?;
+    gone(setting, drain, &detail, ledger)
+}
+
 fn close_notes(setting: &Setting, drain: &OpenDrain, ledger: &mut Ledger) -> Result<(), Trouble> {
-    let subject = drain.action.id.to_string();
-    for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND && f.subject == subject) {
-        ledger.fault_gone(fault.id, setting.now)?;
-    }
-    Ok(())
+    Ok(ledger.faults_gone(KIND, &drain.action.id.to_string(), setting.now)?)
 }
 
 /// Whether that was told already, of this drain and for this reason.
@@ -248,11 +256,7 @@ fn look_and_tell(
     }
     match setting.slurm.node() {
         Ok(node) if drain.shows(&node) => tell_it_stays(setting, run, drain, why, ledger),
-        Ok(node) => {
-            let detail = format!("lifted or changed by somebody else: {node}");
-            ledger.mark_lifted(drain.action.id, &detail)?;
-            gone(setting, drain, &detail, ledger)
-        }
+        Ok(node) => lifted_by_somebody(setting, drain, &node, ledger),
         Err(_) => Ok(()),
     }
 }

@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub node_units: Reading<u32>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
+    /// When the run before this one sampled, on this boot.
+    pub previous: Option<BootMs>,
     /// What the set-up lacks, to be said aloud.
     pub note: Option<String>,
     /// What slurmd's configuration says of the GRES indices.
@@ -45,8 +47,8 @@ pub struct Books {
     units: Vec<KnownUnit>,
     /// How often runs come.
     pub cadence: Reading<Cadence>,
-    /// When the newest run of this boot sampled.
-    pub newest: Option<BootMs>,
+    /// When the run before this one sampled, on this boot.
+    pub previous: Option<BootMs>,
 }
 
 impl Books {
@@ -55,8 +57,8 @@ impl Books {
         let boot = &setting.now.boot_id;
         Ok(ledger.together(|ledger| {
             let (jobs, units) = (ledger.open_runs(boot)?, ledger.known_units(boot)?);
-            let newest = ledger.run_before(RunId(i64::MAX), setting.now)?;
-            Ok(Books { jobs, units, cadence: ledger.cadence(setting.now)?, newest })
+            let (cadence, previous) = (ledger.cadence(setting.now)?, ledger.newest_run(setting.now)?);
+            Ok(Books { jobs, units, cadence, previous })
         })?)
     }
 }
@@ -94,6 +96,7 @@ pub fn take(
         held,
         node_units,
         cadence: books.cadence,
+        previous: books.previous,
         note,
         list_changed,
         here,

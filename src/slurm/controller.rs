@@ -45,7 +45,7 @@ pub trait Controller {
     /// This node, asked now. The cheapest look at a node.
     fn node(&self) -> Answer<NodeStatus>;
 
-    /// Every node of the cluster.
+    /// Every node of the cluster; one without this node among them is no answer.
     fn survey(&self) -> Answer<Vec<NodeRow>>;
 
     /// Whether the reservation `gpu-reaper-stop` exists.

@@ -45,13 +45,15 @@ struct NodesAnswer {
     errors: Vec<Complaint>,
 }
 
-/// v0.0.38 says `error`; later ones `error` in a word and `description` in words.
+/// v0.0.38 says `error`, `errno` of nodes, and no description; later ones `error` in a word and `description` in words.
 #[derive(Deserialize)]
-struct Complaint {
+pub(super) struct Complaint {
     #[serde(default)]
-    description: String,
+    pub(super) description: String,
     #[serde(default)]
-    error: String,
+    pub(super) error: String,
+    #[serde(default, alias = "errno")]
+    pub(super) error_number: Option<i64>,
 }
 
 fn complaints(errors: &[Complaint]) -> Result<(), String> {

@@ -6,7 +6,8 @@ mod http;
 mod socket;
 mod token;
 
-use super::{Answer, Listed, NoAnswer, command::one_line, json};
+use super::json::{self, Complaint};
+use super::{Answer, Listed, NoAnswer, command::one_line};
 use crate::model::{JobId, NodeRow};
 use crate::units::NodeName;
 use http::{Failure, Reply, Server};
@@ -161,17 +162,6 @@ enum Told {
     Refusal { status: u16, complaints: Vec<Complaint>, text: String },
 }
 
-/// v0.0.38 says `errno` of nodes, and no description.
-#[derive(Deserialize)]
-struct Complaint {
-    #[serde(default)]
-    description: String,
-    #[serde(default)]
-    error: String,
-    #[serde(default, alias = "errno")]
-    error_number: Option<i64>,
-}
-
 #[derive(Deserialize)]
 struct Complaints {
     errors: Vec<Complaint>,
@@ -189,7 +179,7 @@ impl Told {
             (200, Err(why)) => Err(misread(why.to_string())),
             (status, told) => {
                 let complaints = told.map_or(Vec::new(), |told| told.errors);
-                let words = complaints.first().map_or(text, Complaint::words);
+                let words = complaints.first().map_or(text, words);
                 Ok(Told::Refusal { status, complaints, text: without(token, words) })
             }
         }
@@ -214,18 +204,16 @@ impl Told {
     }
 }
 
-impl Complaint {
-    /// The number -1 has no meaning of its own: what slurmrestd could not do may have many causes.
-    fn words(&self) -> String {
-        let hint = match self.error_number {
-            Some(-1) => " (so it says where a token is refused or slurmctld is not reached)",
-            _ => "",
-        };
-        match (self.description.as_str(), self.error.as_str()) {
-            ("", error) => format!("{error}{hint}"),
-            (description, "") => format!("{description}{hint}"),
-            (description, error) => format!("{description}: {error}{hint}"),
-        }
+/// The number -1 has no meaning of its own: what slurmrestd could not do may have many causes.
+fn words(complaint: &Complaint) -> String {
+    let hint = match complaint.error_number {
+        Some(-1) => " (so it says where a token is refused or slurmctld is not reached)",
+        _ => "",
+    };
+    match (complaint.description.as_str(), complaint.error.as_str()) {
+        ("", error) => format!("{error}{hint}"),
+        (description, "") => format!("{description}{hint}"),
+        (description, error) => format!("{description}: {error}{hint}"),
     }
 }
 
