@@ -273,7 +273,9 @@ impl Told {
             Verdict::Drain | Verdict::Cancel => return None,
         };
         let spread_ms = config.limits.spread.as_millis() as i64;
-        let slot = Slot::of(&asked.place.node, self.history.job.registration.job, spread_ms);
+        let (node, job) = (&asked.place.node, self.history.job.registration.job);
+        let cadence = self.assessment.limits.as_ref().map(|limits| limits.cadence);
+        let slot = Slot::of_deed(node, job, spread_ms, cadence, &self.actions);
         let in_ms = slot.next_in_ms(asked.now.boot);
         (config.mode().enforces() && done(Deed::Alert)).then_some(Next { verdict, in_ms })
     }

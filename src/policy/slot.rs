@@ -1,9 +1,9 @@
 //! The moment of a node: slurmctld starts all nodes' runs at the same instant, so no run touches Slurm in the tick its
-//! stage falls due. Time is cut into periods of `limits.spread` or a multiple of it, and each node and job has its own cut. A run may look
-//! and act for a job only if it is the first one in a period. Nothing is remembered for it, so a switch to `enforce`,
-//! a brake let go and a slurmctld that is back bring no two nodes to the same instant either.
+//! stage falls due. Time is cut into periods of `limits.spread` or a multiple of it, and each node and job has its own
+//! cut. A run may look and act for a job only if it is the first one in a period. Nothing is remembered for it, so a
+//! switch to `enforce`, a brake let go and a slurmctld that is back bring no two nodes to the same instant either.
 
-use crate::model::{Cadence, JobId};
+use crate::model::{ActionRecord, Cadence, Deed, JobId, Outcome};
 use crate::units::{BootMs, NodeName, hash};
 
 /// The cut of one node and job run.
@@ -18,7 +18,7 @@ const FEWEST_RUNS: i64 = 5;
 
 /// The period for a node whose runs come at this cadence: `limits.spread`, or the smallest multiple of it that holds five
 /// runs.
-pub fn period_ms(spread_ms: i64, cadence: Option<Cadence>) -> i64 {
+fn period_ms(spread_ms: i64, cadence: Option<Cadence>) -> i64 {
     let runs_ms = cadence.map_or(0, |cadence| FEWEST_RUNS * cadence.p90_ms);
     if spread_ms <= 0 { 0 } else { spread_ms * (runs_ms + spread_ms - 1).div_euclid(spread_ms).max(1) }
 }
@@ -27,6 +27,19 @@ impl Slot {
     /// `spread_ms` 0: every run is in its slot.
     pub fn of(node: &NodeName, job: JobId, spread_ms: i64) -> Slot {
         Slot::named(&format!("{node} {job}"), spread_ms)
+    }
+
+    /// The cut by which a node drains, votes and cancels for a job run of which so much was done. Once it is drained its
+    /// votes wait for no longer period than `limits.spread`: they would be none when they are counted.
+    pub fn of_deed(
+        node: &NodeName,
+        job: JobId,
+        spread_ms: i64,
+        cadence: Option<Cadence>,
+        actions: &[ActionRecord],
+    ) -> Slot {
+        let drained = actions.iter().any(|a| a.deed == Deed::Drain && a.outcome == Outcome::Done);
+        Slot::of(node, job, period_ms(spread_ms, cadence.filter(|_| !drained)))
     }
 
     /// The cut of a node, whatever runs there.

@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::model::*;
 use crate::policy::cap::Cap;
 use crate::policy::judge;
-use crate::policy::slot::{self, Slot};
+use crate::policy::slot::Slot;
 use crate::policy::stage::{Circumstances, Step};
 use crate::reading::Reading;
 use crate::units::BootMs;
@@ -24,12 +24,9 @@ impl Case {
     ) -> Result<Circumstances<'_>, Trouble> {
         let (config, node) = (setting.config, &setting.place.node);
         let spread_ms = config.limits.spread.as_millis() as i64;
-        // Once the node is drained its votes wait for no longer period: they would be none when they are counted.
-        let drained =
-            self.history.actions.iter().any(|a| a.deed == Deed::Drain && a.outcome == Outcome::Done);
-        let cadence = self.cadence.measured().copied().filter(|_| !drained);
-        let period_ms = slot::period_ms(spread_ms, cadence);
-        let slot = Slot::of(node, self.job().registration.job, period_ms);
+        let cadence = self.cadence.measured().copied();
+        let slot =
+            Slot::of_deed(node, self.job().registration.job, spread_ms, cadence, &self.history.actions);
         let open = slot.is_open(previous, setting.now.boot);
         Ok(Circumstances {
             permit: config.mode().permit(&config.enforce_in, self.job(), node),

@@ -2,7 +2,8 @@
 
 use super::command::Program;
 use super::scontrol::exact_id;
-use super::{Answer, NoAnswer, Slurm, cgroup, misread};
+use super::squeue::known;
+use super::{Answer, Slurm, cgroup, misread};
 use crate::model::JobId;
 
 impl Slurm {
@@ -15,12 +16,9 @@ impl Slurm {
             return self.job_of_sluid(id);
         }
         let id = exact_id(Program::Squeue, id)?;
-        // `-t all`: a task that has ended is told from one that never was.
-        let ask = ["-h", "-a", "--local", "-t", "all", "-j", id, "-O", "JobID:|,JobArrayID:"];
-        match self.commands.run(Program::Squeue, &ask) {
-            Ok(text) => named(&text, id),
-            Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => Ok(None),
-            Err(silence) => Err(silence),
+        match known(self.squeue(&["-j", id, "-O", "JobID:|,JobArrayID:"]))? {
+            Some(text) => named(&text, id),
+            None => Ok(None),
         }
     }
 }

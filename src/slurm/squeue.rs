@@ -122,13 +122,13 @@ impl Slurm {
         }
     }
 
-    fn squeue(&self, args: &[&str]) -> Answer<String> {
+    pub(super) fn squeue(&self, args: &[&str]) -> Answer<String> {
         self.commands.run(Program::Squeue, &[&ALWAYS, args].concat())
     }
 }
 
 /// `None`: an error that says that Slurm knows no such job.
-fn known(answer: Answer<String>) -> Answer<Option<String>> {
+pub(super) fn known(answer: Answer<String>) -> Answer<Option<String>> {
     match answer {
         Err(NoAnswer::Refused { text, .. }) if text.contains("Invalid job id specified") => Ok(None),
         answer => answer.map(Some),
