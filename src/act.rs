@@ -2,6 +2,7 @@
 //! anything outside the ledger. Every deed consumes its warrant, looks before it acts, is written down
 //! durably before and with its outcome after; a run killed between the two is reconciled by looking.
 
+pub mod fault;
 pub mod look;
 mod seen;
 

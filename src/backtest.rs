@@ -87,6 +87,7 @@ fn judged(text: &str, file: String, setting: &Setting) -> Result<Report, String>
         floors: Vec::new(),
         actions: Vec::new(),
         open_finding: None,
+        fault: None,
     };
     let mut config = setting.config.clone();
     // Whose job it was is not known, so nobody can be found exempt, nor would anything be found at all.

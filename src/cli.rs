@@ -35,7 +35,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Print JSON instead of text; keep and release refuse it
+    /// Print JSON instead of text; ack, keep and release refuse it
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -76,6 +76,15 @@ pub enum Command {
     ///
     /// Whether the job has gone and the GPUs are clean is yours to judge. To be run as root on the node.
     Release,
+    /// Take a fault of this node on, so that it is told no more; without FAULT: list what is open
+    ///
+    /// It holds back nothing from then on. A drain for it stays until somebody lifts it. Over, and come again, it is
+    /// told anew.
+    Ack {
+        /// The fault's number or kind
+        #[arg(value_name = "FAULT")]
+        fault: Option<String>,
+    },
     /// Check, show or print the configuration
     Config {
         /// Which

@@ -6,6 +6,7 @@
 
 use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
+use crate::policy::fault::{self, Action, Law};
 use crate::policy::{Auto, Exemptions, Rules, Stage, Thresholds};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -144,6 +145,17 @@ pub struct Epilog {
     pub verify: Duration,
     /// Names of processes that are no leak.
     pub allow: Vec<String>,
+    /// What is done about one: never off.
+    pub on_leak: Action,
+}
+
+/// `faults:`
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Observe or enforce, apart from that of jobs. Private for the same reason: see [`Config::faults_mode`].
+    mode: Mode,
+    /// What is done about which.
+    pub law: Law,
 }
 
 /// The effective configuration.
@@ -171,6 +183,8 @@ pub struct Config {
     pub limits: Limits,
     /// `history:`
     pub history: History,
+    /// `faults:`
+    pub faults: Faults,
     /// `epilog:`
     pub epilog: Epilog,
     /// What is accepted but worth saying once a file: keys without effect, with what replaces them, and
@@ -184,6 +198,11 @@ impl Config {
     /// Observe or enforce.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Observe or enforce, for faults of the node.
+    pub fn faults_mode(&self) -> Mode {
+        self.faults.mode
     }
 
     /// The mildest stage that acts, if any does.
@@ -261,7 +280,7 @@ fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> 
         Ok(Some((text, file))) => {
             let mut config = parse(&text, &name)?;
             config.file = Some(path.to_owned());
-            if config.mode == Mode::Enforce
+            if (config.mode.enforces() || config.faults.mode.enforces())
                 && let Some(why) = file::doubt(path, &file)
             {
                 return refuse(
@@ -363,7 +382,11 @@ pub fn defaults() -> Config {
             max_size_bytes: 64 << 20,
             case_files: Duration::from_secs(30 * DAY),
         },
-        epilog: Epilog { verify: Duration::from_secs(10), allow: vec![] },
+        faults: Faults {
+            mode: Mode::Observe,
+            law: Law { actions: vec![], xids: fault::HARDWARE_XIDS.to_vec() },
+        },
+        epilog: Epilog { verify: Duration::from_secs(10), allow: vec![], on_leak: Action::Alert },
         notes: vec![],
         text: String::new(),
     }

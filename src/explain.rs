@@ -7,10 +7,11 @@ pub mod written;
 
 use crate::config::Config;
 use crate::ledger::{
-    CaseFile, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
+    CaseFile, FaultRow, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
 };
 use crate::model::*;
 use crate::place::Place;
+use crate::policy::fault;
 use crate::policy::slot::Slot;
 use crate::policy::stage::{self, Next};
 use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge};
@@ -172,6 +173,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         None => empty(run),
     };
     history.open_finding = ledger.open_findings()?.into_iter().find(|f| f.job_run == id).map(Into::into);
+    history.fault = hiding(&ledger.open_faults()?, &history);
     let assessment = judge(&history, rules, ledger.cadence(asked.now)?, asked.now);
     let mut told = Told {
         node: asked.place.node.to_string(),
@@ -217,6 +219,12 @@ pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<C
     Ok(Some(CaseFile { display_id, body: body.to_string() }))
 }
 
+/// The open fault, in words, by which what this job does is hidden.
+pub fn hiding(open: &[FaultRow], history: &JobHistory) -> Option<String> {
+    let open = open.iter().map(|f| (f.kind.as_str(), f.subject.as_str(), f.detail.as_str()));
+    fault::hiding(open, history.units.measured()?)
+}
+
 fn empty(run: JobRun) -> JobHistory {
     JobHistory {
         floors: Vec::new(),
@@ -226,6 +234,7 @@ fn empty(run: JobRun) -> JobHistory {
         ticks: Vec::new(),
         actions: Vec::new(),
         open_finding: None,
+        fault: None,
     }
 }
 

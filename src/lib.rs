@@ -5,6 +5,7 @@
 
 #![warn(missing_docs)]
 
+pub mod ack;
 pub mod act;
 pub mod backtest;
 pub mod cli;

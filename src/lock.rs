@@ -40,6 +40,7 @@ pub struct RunLock {
     file: File,
     head: String,
     written: usize,
+    previous: Option<BootMs>,
 }
 
 /// How an attempt ended.
@@ -83,9 +84,9 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    let before = read_mark(&file).unwrap_or(Before::Ended);
+    let (before, previous) = read_mark(&file, now).unwrap_or((Before::Ended, None));
     let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
-    let mut lock = RunLock { file, head, written: 0 };
+    let mut lock = RunLock { file, head, written: 0, previous };
     lock.phase("start");
     Ok(Taken::Ours(lock, before))
 }
@@ -115,26 +116,33 @@ pub fn take_overlaps(dir: &Path) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX)
 }
 
-fn read_mark(file: &File) -> Option<Before> {
+/// How the run before ended, and when it began, if it was of this boot.
+fn read_mark(file: &File, now: &Now) -> Option<(Before, Option<BootMs>)> {
     let mut text = [0u8; 256];
     let n = file.read_at(&mut text, 0).ok()?;
     let text = std::str::from_utf8(&text[..n]).ok()?;
     let mut words = text.lines().next()?.split(' ');
     let (boot_id, boot, wall, phase) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    match phase {
-        DONE => return Some(Before::Ended),
-        DONE_AMISS => return Some(Before::EndedAmiss),
-        _ => {}
-    }
-    Some(Before::Killed(Killed {
-        boot_id: boot_id.to_owned(),
-        boot: BootMs(boot.parse().ok()?),
-        wall: WallMs(wall.parse().ok()?),
-        phase: phase.to_owned(),
-    }))
+    let at = boot.parse().ok().map(BootMs);
+    let before = match phase {
+        DONE => Before::Ended,
+        DONE_AMISS => Before::EndedAmiss,
+        _ => Before::Killed(Killed {
+            boot_id: boot_id.to_owned(),
+            boot: at?,
+            wall: WallMs(wall.parse().ok()?),
+            phase: phase.to_owned(),
+        }),
+    };
+    Some((before, at.filter(|_| boot_id == now.boot_id)))
 }
 
 impl RunLock {
+    /// When the run before this one began, if that was on this boot.
+    pub fn previous(&self) -> Option<BootMs> {
+        self.previous
+    }
+
     /// Marks the phase in progress. A disk that refuses the mark costs the mark, never the run.
     pub fn phase(&mut self, phase: &str) {
         let mut line = format!("{} {phase}\n", self.head);

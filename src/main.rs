@@ -21,7 +21,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
-use gpu_reaper_hc::{deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
+use gpu_reaper_hc::{ack, deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -62,8 +62,12 @@ fn hold_standard_descriptors() -> bool {
 fn answer() -> u8 {
     let cli = Cli::parse();
     let started = Instant::now();
-    if cli.common.json && matches!(cli.command, Some(Command::Keep { .. } | Command::Release)) {
-        complain("`--json`: keep and release print no JSON, their exit status says it; nothing was done");
+    if cli.common.json
+        && matches!(cli.command, Some(Command::Ack { .. } | Command::Keep { .. } | Command::Release))
+    {
+        complain(
+            "`--json`: ack, keep and release print no JSON, their exit status says it; nothing was done",
+        );
         return 2;
     }
     if cli.command.is_some() && cli.explain.is_some() {
@@ -77,6 +81,7 @@ fn answer() -> u8 {
             keep_job(&cli.common, job, wish, reason.as_deref().unwrap_or("ended"))
         }
         (Some(Command::Release), _) => release_node(&cli.common),
+        (Some(Command::Ack { fault }), _) => acknowledge(&cli.common, fault.as_deref()),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -218,7 +223,7 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
         Auto::Set(deadline) => deadline,
         Auto::Auto => driver::default_deadline(),
     };
-    let plan = Plan { source, deadline, lock: setting.place.dir.join("probe.lock") };
+    let plan = Plan { source, states: false, deadline, lock: setting.place.dir.join("probe.lock") };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
     run::run_last(setting, &mut eyes).map_err(|t| t.to_string())
 }
@@ -331,16 +336,7 @@ fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {
         let find = |id: &str| slurm.job_named(id);
         keep::keep(&Order { id, wish, by, reason, now }, &keep::Desk { slurm: &slurm, find: &find })
     });
-    match told {
-        Ok(words) => {
-            say(&words);
-            0
-        }
-        Err(why) => {
-            complain(&why);
-            1
-        }
-    }
+    print_or_complain(told)
 }
 
 /// Whom a keep names: the person behind sudo, else this shell's, else a number.
@@ -366,6 +362,27 @@ fn release_node(common: &Common) -> u8 {
         let ledger = ledger.and_then(Result::ok);
         release::release(release::Site { node: &place.node, slurm: &slurm, ledger, now: &now })
     });
+    print_or_complain(told)
+}
+
+fn acknowledge(common: &Common, fault: Option<&str>) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was acknowledged") else {
+        return 1;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let now = host::now()?;
+        if !place.has_ledger() {
+            return Err(format!("node {} has no ledger yet; nothing was acknowledged", place.node));
+        }
+        let opening = run::opening(&config, Duration::from_secs(2));
+        let mut ledger = Ledger::open(&place.dir, &place.node, &now, opening).map_err(|e| e.to_string())?;
+        ack::ack(&mut ledger, fault, &who(), &now)
+    });
+    print_or_complain(told)
+}
+
+/// What a command has to say: 0, or its one line of trouble: 1.
+fn print_or_complain(told: Result<String, String>) -> u8 {
     match told {
         Ok(words) => {
             say(&words);

@@ -70,6 +70,15 @@ impl EnforcePermit {
     }
 }
 
+/// Proof that the configuration says that this node may be drained for what is its own: a fault, or what a job left
+/// behind. As hard to forge as an [`EnforcePermit`], and no use for a job.
+///
+/// ```compile_fail,E0423
+/// let forged = gpu_reaper_hc::mode::NodePermit(());
+/// ```
+#[derive(Debug)]
+pub struct NodePermit(());
+
 impl Mode {
     /// Whether anything at all is ever done.
     pub fn enforces(self) -> bool {
@@ -98,14 +107,24 @@ impl Mode {
                 return Err(NoPermit::Outside(format!("`enforce_in.{key}` does not name this job's")));
             }
         }
-        let place = f64::from(hash(node.as_str())) / f64::from(u32::MAX);
-        match place > narrow.node_share {
-            true => {
-                let share = narrow.node_share;
-                Err(NoPermit::Outside(format!("`enforce_in.node_share` {share} leaves this node out")))
-            }
-            false => Ok(EnforcePermit { job: job.id }),
+        in_share(narrow, node).map(|()| EnforcePermit { job: job.id })
+    }
+
+    /// A permit for this node itself: under `enforce`, in its share of the nodes.
+    pub fn node_permit(self, narrow: &EnforceIn, node: &NodeName) -> Result<NodePermit, NoPermit> {
+        if !self.enforces() {
+            return Err(NoPermit::Observe);
         }
+        in_share(narrow, node).map(|()| NodePermit(()))
+    }
+}
+
+/// Whether `enforce_in.node_share` reaches this node.
+fn in_share(narrow: &EnforceIn, node: &NodeName) -> Result<(), NoPermit> {
+    let (place, share) = (f64::from(hash(node.as_str())) / f64::from(u32::MAX), narrow.node_share);
+    match place > share {
+        true => Err(NoPermit::Outside(format!("`enforce_in.node_share` {share} leaves this node out"))),
+        false => Ok(()),
     }
 }
 

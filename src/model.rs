@@ -4,9 +4,11 @@
 mod fields;
 mod history;
 mod node;
+mod whose;
 pub use fields::*;
 pub use history::*;
 pub use node::*;
+pub use whose::Whose;
 
 use crate::reading::{Absence, Reading};
 use crate::units::*;
@@ -168,6 +170,15 @@ pub struct GpuProcess {
     pub kind: ProcessKind,
     /// What it holds of this unit's memory.
     pub memory: Reading<MemoryBytes>,
+}
+
+/// Who a process is, beside whose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Its real user.
+    pub uid: Reading<u32>,
+    /// The kernel's short name of it, as it may have set it: no proof, and to be escaped.
+    pub comm: Reading<String>,
 }
 
 /// Everything read from one unit in one run. `P`: its processes, as the driver lists them or, in a history, counted.

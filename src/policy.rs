@@ -93,6 +93,7 @@ pub struct Warn {
 
 pub mod attribution;
 pub mod cap;
+pub mod fault;
 pub mod floor;
 pub mod guard;
 mod host_activity;

@@ -3,7 +3,7 @@
 //! is for the person to judge. Nobody else's drain is ever touched. Needs no GPU; a ledger that is not there is fine.
 
 use crate::act::{self, Desk, Ending, Lift};
-use crate::ledger::{Ledger, LedgerError, OpenDrain};
+use crate::ledger::{Ledger, LedgerError};
 use crate::model::{NodeStatus, Now, Outcome, RunId};
 use crate::policy::reason::{self, PREFIX, RunKey};
 use crate::run::release;
@@ -31,7 +31,7 @@ pub fn release(site: Site) -> Result<String, String> {
     let Site { node: name, slurm, ledger, now } = site;
     let nothing = |why: String| format!("node {name}: {why}; nothing was lifted");
     let node = slurm.node().map_err(|silence| nothing(silence.to_string()))?;
-    let (reason, key) = ours(&node).map_err(nothing)?;
+    let (reason, whose) = ours(&node).map_err(nothing)?;
     let told = |e: LedgerError| nothing(e.to_string());
     let ending = match ledger {
         None => {
@@ -39,16 +39,13 @@ pub fn release(site: Site) -> Result<String, String> {
             Ending::Ended(outcome, words)
         }
         Some(mut ledger) => {
-            let drains = ledger.open_drains(now).map_err(told)?;
-            let known = drains.into_iter().rfind(|drain| drain.shows(&node));
-            let mut desk = Desk { ledger: &mut ledger, slurm, now, run: RunId(0), finding: 0 };
-            let ending = match &known {
-                Some(drain) => act::lift(drain, Lift::ByHand, &mut desk).map_err(told)?,
-                None => act::lift_unknown(reason, key, &mut desk).map_err(told)?,
+            let ending = match whose {
+                Whose::Job(key) => of_job((&node, reason), key, slurm, &mut ledger, now).map_err(told)?,
+                Whose::Fault => of_fault(&node, slurm, &mut ledger, now).map_err(told)?,
             };
             if matches!(ending, Ending::Ended(Outcome::Done | Outcome::Lifted, _)) {
                 // It is lifted: a note that stays open is closed by the next look.
-                let _ = close_notes(&mut ledger, known.as_ref(), reason, now);
+                let _ = ledger.faults_gone(release::ORPHAN, reason, now);
             }
             ending
         }
@@ -65,8 +62,50 @@ pub fn release(site: Site) -> Result<String, String> {
     }
 }
 
-/// The reason and the job run that it names, if the drain is ours and may be lifted.
-fn ours(node: &NodeStatus) -> Result<(&str, RunKey), String> {
+/// What a drain of ours is for.
+#[derive(Debug)]
+enum Whose {
+    /// This job run.
+    Job(RunKey),
+    /// A fault of the node.
+    Fault,
+}
+
+fn of_job(
+    (node, reason): (&NodeStatus, &str),
+    key: RunKey,
+    slurm: &dyn Controller,
+    ledger: &mut Ledger,
+    now: &Now,
+) -> Result<Ending, LedgerError> {
+    let known = ledger.open_drains(now)?.into_iter().rfind(|drain| drain.shows(node));
+    let mut desk = Desk { ledger, slurm, now, run: RunId(0), finding: 0 };
+    let Some(drain) = known else { return act::lift_unknown(reason, key, &mut desk) };
+    let ending = act::lift(&drain, Lift::ByHand, &mut desk)?;
+    if matches!(ending, Ending::Ended(Outcome::Done | Outcome::Lifted, _)) {
+        let _ = ledger.faults_gone(release::KIND, &drain.action.id.to_string(), now);
+    }
+    Ok(ending)
+}
+
+/// The record of one that the ledger does not know is not missed: nothing but a person ever lifts it.
+fn of_fault(
+    node: &NodeStatus,
+    slurm: &dyn Controller,
+    ledger: &mut Ledger,
+    now: &Now,
+) -> Result<Ending, LedgerError> {
+    match ledger.fault_drains(now)?.into_iter().rfind(|drain| drain.shows(node)) {
+        Some(drain) => act::fault::lift(&drain, Lift::ByHand, slurm, ledger),
+        None => {
+            let (outcome, words) = act::undrain(slurm);
+            Ok(Ending::Ended(outcome, words))
+        }
+    }
+}
+
+/// The reason and what it is for, if the drain is ours and may be lifted.
+fn ours(node: &NodeStatus) -> Result<(&str, Whose), String> {
     if !node.drained() {
         return Err(format!("it is {node}: not drained"));
     }
@@ -74,7 +113,8 @@ fn ours(node: &NodeStatus) -> Result<(&str, RunKey), String> {
         return Err(format!("it is {node}: that drain is not ours"));
     };
     // It begins like ours: a later version's, or somebody changed it, or answered in our words.
-    let Some(ours) = reason::read(reason) else {
+    let of_job = reason::read(reason).map(|ours| Whose::Job(ours.key));
+    let Some(whose) = of_job.or(reason::read_fault(reason).map(|_| Whose::Fault)) else {
         let by_hand = "scontrol update nodename=NODE state=undrain";
         return Err(format!(
             "it is {node}: that is not what we write, or somebody changed it; to lift it: {by_hand}"
@@ -83,19 +123,7 @@ fn ours(node: &NodeStatus) -> Result<(&str, RunKey), String> {
     if !node.plain() {
         return Err(format!("it is {node}: beside DRAIN only IDLE, MIXED or ALLOCATED is touched"));
     }
-    Ok((reason, ours.key))
-}
-
-fn close_notes(
-    ledger: &mut Ledger,
-    known: Option<&OpenDrain>,
-    reason: &str,
-    now: &Now,
-) -> Result<(), LedgerError> {
-    if let Some(drain) = known {
-        ledger.faults_gone(release::KIND, &drain.action.id.to_string(), now)?;
-    }
-    ledger.faults_gone(release::ORPHAN, reason, now)
+    Ok((reason, whose))
 }
 
 #[cfg(test)]
@@ -103,6 +131,7 @@ mod tests {
     use super::*;
     use crate::model::NodeBase;
 
+    const FAULT: &str = "gpu-reaper: fault=gpu-lost at=0000:9b:00.0 since=2026-11-29T13:25:38Z";
     const OURS: &str = "gpu-reaper: job=1 run=1764422738.0 sig=hung st=drain since=2026-11-29T13:25:38Z";
 
     #[test]
@@ -116,6 +145,8 @@ mod tests {
             (NodeBase::Mixed, &["drain"], Some(OURS), None),
             (NodeBase::Allocated, &["drain", "planned"], Some(OURS), None),
             (NodeBase::Idle, &["drain"], Some("gpu-reaper: see ticket 7, by eve"), Some("not what we write")),
+            (NodeBase::Idle, &["drain"], Some(FAULT), None),
+            (NodeBase::Idle, &["drain"], Some("gpu-reaper: fault=ecc at=node"), Some("not what we write")),
             (NodeBase::Idle, &[], None, Some("not drained")),
             (NodeBase::Idle, &[], Some(OURS), Some("not drained")),
             (NodeBase::Idle, &["drain"], None, Some("not ours")),

@@ -4,10 +4,11 @@
 pub mod cases;
 mod deeds;
 pub mod eyes;
+pub mod faults;
 mod learn;
 pub mod machine;
-pub mod missing;
 pub mod orphans;
+pub mod owners;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
@@ -160,7 +161,7 @@ fn under_lock(
     lock: &mut RunLock,
     before: Before,
 ) -> Result<(Ended, bool, Ledger), Trouble> {
-    eyes.start();
+    eyes.start(before != Before::Ended || states_are_due(lock.previous(), setting.now.boot));
     lock.phase("ledger");
     let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
     let books = Books::read(setting, &ledger)?;
@@ -174,22 +175,30 @@ fn under_lock(
     let snapshot = snapshot::take(setting, eyes, books, &mut ledger)?;
     lock.phase("remember");
     let run = snapshot.append(setting, &mut ledger, &before)?;
-    snapshot.tell_blindness(setting, run, &before, &mut ledger)?;
-    let mut missing = missing::tell(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
-    xids::attach(setting, run, &snapshot, eyes, &mut ledger)?;
+    lock.phase("faults");
+    let mut amiss = faults::look(setting, run, (&snapshot, eyes), &before, &mut ledger)?;
     learn::at_rest(setting, run, &snapshot, &mut ledger)?;
     lock.phase("judge");
     deeds::settle_earlier(setting, run, &mut ledger)?;
     let drains = release::count_again(setting, run, &mut ledger)?;
-    let mut cases = cases::open(setting, &snapshot, &mut ledger)?;
+    let mut cases = cases::open(setting, &snapshot, amiss.any, &mut ledger)?;
     for case in &mut cases {
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }
+    lock.phase("act");
+    faults::act(setting, run, &snapshot, &amiss, &mut ledger)?;
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
-    missing.extend(orphans::look(setting, run, &snapshot, &before, &mut ledger)?);
-    let amiss = snapshot.gpus.measured().is_none() || !missing.is_empty();
-    Ok((Ended::Ran(cases::summary(&snapshot, &cases, &missing, &ledger)), amiss, ledger))
+    let orphans = orphans::look(setting, run, &snapshot, &before, &mut ledger)?;
+    let left = snapshot.gpus.measured().is_none() || amiss.any || !orphans.is_empty();
+    amiss.words.extend(orphans);
+    Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
+}
+
+/// States that change rarely are read by the first run of each five minutes, and by every run while something is amiss.
+fn states_are_due(previous: Option<BootMs>, now: BootMs) -> bool {
+    const EVERY_MS: i64 = 300_000;
+    previous.is_none_or(|previous| previous.0.div_euclid(EVERY_MS) != now.0.div_euclid(EVERY_MS))
 }
 
 /// A run that began after this one had the lock first: a sample of an earlier moment behind its own would be no sample

@@ -183,6 +183,11 @@ impl Slurm {
         Gres { mapping, shares }
     }
 
+    /// What gres.conf says of this node's GPUs, whoever holds them.
+    pub fn gres_of_node(&self) -> Result<Mapping, String> {
+        GresConf::read(self.commands.conf()).and_then(|conf| conf.map(self.node.as_str())).map(mapping)
+    }
+
     /// What the GRES indices of these registrations mean on this node.
     pub fn mapping(&self, jobs: &[JobRun]) -> Result<Mapping, String> {
         self.gres(jobs).mapping

@@ -17,7 +17,10 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("rules", &["mode", "policy"]),
     ("edges", &["config", "gpu", "slurm", "host", "lock", "place", "ledger", "deliver"]),
     ("act", &["act"]),
-    ("stories", &["run", "prolog", "epilog", "explain", "keep", "release", "backtest", "scenarios", "demo"]),
+    (
+        "stories",
+        &["run", "prolog", "epilog", "explain", "ack", "keep", "release", "backtest", "scenarios", "demo"],
+    ),
     ("door", &["cli", "main"]),
 ];
 
@@ -28,6 +31,7 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("epilog", "explain"),   // a case file is the explanation as it stood
     ("epilog", "prolog"),    // the same environment
     ("epilog", "run"),       // the same ledger
+    ("ack", "run"),          // what a run remembers of the node
     ("release", "run"),      // the notes that a run leaves of a drain
     ("backtest", "explain"), // JSON that a terminal may show
     ("scenarios", "run"),    // a scenario is the real run, repeated

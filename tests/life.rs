@@ -9,7 +9,7 @@ use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Judgement;
 use gpu_reaper_hc::prolog;
 use gpu_reaper_hc::reading::{Absence, Reading};
-use gpu_reaper_hc::run::eyes::{Eyes, Resident, Whose};
+use gpu_reaper_hc::run::eyes::{Eyes, Resident};
 use gpu_reaper_hc::run::{self, Ended, Setting};
 use gpu_reaper_hc::slurm::{Site, Slurm};
 use gpu_reaper_hc::units::*;
@@ -58,7 +58,7 @@ fn card(index: u32) -> UnitSample {
 }
 
 impl Eyes for Seen {
-    fn start(&mut self) {}
+    fn start(&mut self, _states: bool) {}
 
     fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
 

@@ -15,6 +15,7 @@ use crate::policy::stage::{CancelWarrant, DrainWarrant, Uncounted, VoteWarrant};
 use crate::policy::{Finding, Guard, Level, Rules, Signature, level, reason};
 use crate::reading::Reading;
 use crate::slurm::{Answer, Ask, Listed, Target};
+use crate::units::NodeName;
 
 /// Looks again.
 pub struct Look<'a> {
@@ -72,24 +73,28 @@ impl Look<'_> {
         desk: &Desk,
     ) -> Result<NodeStatus, Doubt> {
         let me = desk.ledger.node();
-        let row = rows.iter().find(|row| row.name == *me);
-        let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
-        if node.drained() {
-            let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
-            let whose = if ours { "by us, for something else" } else { "by somebody else" };
-            return Err(format!("the node is already drained {whose}: {node}").into());
-        }
-        if !node.plain() {
-            return Err(format!("the node is {node}").into());
-        }
-        // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
-        if let Some(theirs) = node.reason.as_deref().filter(|text| reason::read(text).is_none()) {
-            return Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()).into());
-        }
-        let census = Census::of(rows, me, key);
+        let node = nobodys(rows, me)?;
+        let census = Census::of(rows, me, Some(key));
         self.cap.room(census, nodes.count()).map_err(of_limit)?;
         nodes::follow(rows, nodes, key)?;
         Ok(node)
+    }
+
+    /// Everything a drain for a fault of this node needs to be true now. What jobs run there is no matter: a drain
+    /// touches none.
+    pub fn before_fault_drain(&self, desk: &Desk) -> Result<NodeStatus, Doubt> {
+        brake_is_off(desk)?;
+        let rows = told(desk.slurm.survey(), "the nodes' states")?;
+        let me = desk.ledger.node();
+        let node = nobodys(&rows, me)?;
+        self.cap.room(Census::of(&rows, me, None), 1).map_err(of_limit)?;
+        Ok(node)
+    }
+
+    /// Whether this node's drain for a fault is one too many by now.
+    pub fn fault_is_one_too_many(&self, desk: &Desk) -> Result<bool, String> {
+        let rows = told(desk.slurm.survey(), "the nodes' states")?;
+        Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), None), 1))
     }
 
     /// Everything a vote needs to be true now: our drain stands as it was, and nothing here speaks for the job.
@@ -142,7 +147,7 @@ impl Look<'_> {
         }
         let since_own_s = desk.now.boot.since_ms(written.at) / 1000;
         let votes = nodes::count(&rows, uncounted.nodes(), key, since_own_s)?;
-        let census = Census::of(&rows, desk.ledger.node(), key);
+        let census = Census::of(&rows, desk.ledger.node(), Some(key));
         self.cap.not_full_of_others(census, uncounted.nodes().count()).map_err(of_limit)?;
         self.gpus_are_quiet(uncounted.finding())?;
         let target = Target {
@@ -176,7 +181,7 @@ impl Look<'_> {
         let ours = drain.action.reason.as_deref().and_then(reason::read);
         let key = ours.ok_or("the drain's reason is not known")?.key;
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
-        Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), key), nodes.count()))
+        Ok(self.cap.overshot(Census::of(&rows, desk.ledger.node(), Some(key)), nodes.count()))
     }
 
     /// The judged run, on the very nodes that the warrant names.
@@ -247,6 +252,32 @@ impl Look<'_> {
         }
         Ok(())
     }
+}
+
+/// This node, if it is in service and nobody has drained it or left a Reason on it.
+fn nobodys(rows: &[NodeRow], me: &NodeName) -> Result<NodeStatus, Doubt> {
+    let row = rows.iter().find(|row| row.name == *me);
+    let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
+    if node.drained() {
+        let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
+        let whose = if ours { "by us, for something else" } else { "by somebody else" };
+        return Err(format!("the node is already drained {whose}: {node}").into());
+    }
+    if !node.plain() {
+        return Err(not_plain(&node));
+    }
+    // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.
+    match node.reason.as_deref().filter(|text| !reason::is_ours(text)) {
+        Some(theirs) => {
+            Err(format!("the node's Reason is `{}`, by somebody else", theirs.escape_debug()).into())
+        }
+        None => Ok(node),
+    }
+}
+
+/// Why a node is left alone that shows more than IDLE, MIXED or ALLOCATED.
+pub fn not_plain(node: &NodeStatus) -> Doubt {
+    format!("the node is {node}").into()
 }
 
 /// Slurm says that this very job run is RUNNING now.

@@ -294,6 +294,7 @@ mod tests {
             floors: Vec::new(),
             actions: Vec::new(),
             open_finding: None,
+            fault: None,
         };
         let config = crate::config::parse("mode: observe\n", "test").unwrap();
         let mut player = Player::new(&config, history);

@@ -7,6 +7,7 @@ use super::{Config, GpuSourceKind, Release, SlurmSource};
 use crate::mode::Mode;
 use crate::model::Gpm;
 use crate::policy::Auto;
+use crate::policy::fault::Action;
 use crate::units::quantity::{duration_text, size_text};
 use std::path::Path;
 use std::time::Duration;
@@ -42,15 +43,40 @@ fn rows(config: &Config) -> Vec<Row> {
     rows.extend(acting(config));
     rows.extend(exemptions(config));
     rows.extend(keeping(config));
+    rows.extend(faults(config));
     rows
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Observe => "observe",
+        Mode::Enforce => "enforce",
+    }
+    .to_owned()
+}
+
+fn faults(config: &Config) -> Vec<Row> {
+    let (law, epilog) = (&config.faults.law, &config.epilog);
+    let word = |action: Action| match action {
+        Action::Off => "off",
+        Action::Alert => "alert",
+        Action::Drain => "drain",
+    };
+    let named: Vec<String> = law.actions.iter().map(|(k, a)| format!("{}: {}", k.word(), word(*a))).collect();
+    let xids: Vec<String> = law.xids.iter().map(u32::to_string).collect();
+    let actions = if named.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", named.join(", ")) };
+    vec![
+        ("faults.mode", mode(config.faults.mode)),
+        ("faults.actions", actions),
+        ("faults.xids", format!("[{}]", xids.join(", "))),
+        ("epilog.verify", duration_text(epilog.verify)),
+        ("epilog.on_leak", word(epilog.on_leak).to_owned()),
+        ("epilog.allow", texts(&epilog.allow)),
+    ]
 }
 
 fn general(config: &Config) -> Vec<Row> {
     let (gpu, slurm, scope) = (&config.gpu, &config.slurm, &config.enforce_in);
-    let mode = match config.mode {
-        Mode::Observe => "observe",
-        Mode::Enforce => "enforce",
-    };
     let gpu_source = match gpu.source {
         GpuSourceKind::Nvml => "nvml",
         GpuSourceKind::NvidiaSmi => "nvidia-smi",
@@ -67,7 +93,7 @@ fn general(config: &Config) -> Vec<Row> {
         Gpm::On => "on",
     };
     vec![
-        ("mode", mode.to_owned()),
+        ("mode", mode(config.mode)),
         ("enforce_in.partitions", texts(&scope.partitions)),
         ("enforce_in.accounts", texts(&scope.accounts)),
         ("enforce_in.qos", texts(&scope.qos)),

@@ -4,9 +4,10 @@
 use super::table::Table;
 use super::tree::Value;
 use super::values::*;
-use super::{Act, Config, Epilog, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource};
+use super::{Act, Config, Epilog, Faults, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource};
 use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
+use crate::policy::fault::{Action, Kind, Law};
 use crate::policy::{Exemptions, Rules, Stage, Thresholds, Warn};
 use crate::units::quantity::LONGEST;
 use std::net::IpAddr;
@@ -36,6 +37,7 @@ const REST_VERSIONS: Words<u8> = &[
     ("v0.0.44", 44),
     ("v0.0.45", 45),
 ];
+const ACTIONS: Words<Action> = &[("off", Action::Off), ("alert", Action::Alert), ("drain", Action::Drain)];
 const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Release::Never)];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -58,7 +60,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let limits = limits(t.table("limits"), d.limits);
     let exemptions = exemptions(t.table("exemptions"), d.rules.exemptions);
     let history = history(t.table("history"), d.history);
-    faults(t.table("faults"));
+    let faults = faults(t.table("faults"), d.faults);
     let epilog = epilog(t.table("epilog"), d.epilog);
     slack(t.table("slack"));
     notify(t.table("notify"));
@@ -66,7 +68,21 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     daemon(&mut t);
     t.finish();
     let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared, warn };
-    Config { mode, enforce_in, state_dir, deadline, gpu, slurm, rules, act, limits, history, epilog, ..d }
+    Config {
+        mode,
+        enforce_in,
+        state_dir,
+        deadline,
+        gpu,
+        slurm,
+        rules,
+        act,
+        limits,
+        history,
+        faults,
+        epilog,
+        ..d
+    }
 }
 
 fn enforce_in(mut t: Table<'_, '_>, d: EnforceIn) -> EnforceIn {
@@ -258,24 +274,29 @@ fn epilog(mut t: Table<'_, '_>, d: Epilog) -> Epilog {
     let epilog = Epilog {
         verify: t.read("verify", d.verify, duration(Duration::ZERO..=SECOND * 60)),
         allow: t.read("allow", d.allow, list(text)),
+        on_leak: t.read("on_leak", d.on_leak, word(&[("alert", Action::Alert), ("drain", Action::Drain)])),
     };
-    if t.said("on_leak", word(&[("alert", false), ("drain", true)])) == Some(true) {
-        t.note("on_leak: drain", LATER);
-    }
     t.finish();
     epilog
 }
 
-fn faults(mut t: Table<'_, '_>) {
-    if t.said("mode", word(MODES)) == Some(Mode::Enforce) {
-        t.note("mode: enforce", LATER);
+fn faults(mut t: Table<'_, '_>, d: Faults) -> Faults {
+    let mode = t.read("mode", d.mode, word(MODES));
+    let xids = t.read("xids", d.law.xids, list(whole(1..=10_000)));
+    let mut actions = t.table("actions");
+    let mut said = Vec::new();
+    // What is done about a leak is the Epilog's own key.
+    for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Leak) {
+        said.extend(actions.said(kind.word(), word(ACTIONS)).map(|action| (*kind, action)));
     }
-    let actions = t.table("actions");
-    let drains = word(&[("off", ()), ("alert", ()), ("drain", ())]);
-    if actions.each(drains) > 0 {
-        t.note("actions", LATER);
+    for (kind, _) in said.iter().filter(|(kind, action)| kind.may_be_everywhere() && *action == Action::Drain)
+    {
+        let why = "can come to every node at once, by an update or a setting; `limits` hold then";
+        actions.note(kind.word(), why);
     }
+    actions.finish();
     t.finish();
+    Faults { mode, law: Law { actions: said, xids } }
 }
 
 fn slack(mut t: Table<'_, '_>) {

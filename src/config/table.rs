@@ -166,16 +166,6 @@ impl<'t, 'c> Table<'t, 'c> {
         self.check.notes.push(format!("`{}`: {why}", join(&self.path, key)));
     }
 
-    /// Reads every value of a table whose keys are not listed anywhere; how many there are.
-    pub fn each<T>(self, reader: impl Fn(&Node<'t>) -> Result<T, Bad>) -> usize {
-        for entry in self.entries {
-            if let Err(bad) = reader(&entry.value) {
-                tell(self.check, &join(&self.path, &shown(&entry.key)), bad);
-            }
-        }
-        self.entries.len()
-    }
-
     /// Every key that nobody asked for is unknown.
     pub fn finish(self) {
         for entry in self.entries.iter().filter(|e| !self.asked.contains(&e.key.as_ref())) {

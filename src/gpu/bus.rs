@@ -1,5 +1,6 @@
 //! The NVIDIA GPUs on this node's PCI bus, whatever the driver says of them. Reads only what the kernel itself keeps
-//! of each device: no driver and no device is asked, so none of this hangs with a driver.
+//! of each device: no driver and no device is asked, so none of this hangs with a driver. But for a link's width, which
+//! the kernel reads from the device's configuration space.
 
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
@@ -41,6 +42,52 @@ fn unlisted_in(list: &Path, devices: &Path, listed: &[PciAddress]) -> Reading<Ve
         (0, _) if !listed.is_empty() => Absent(Absence::NotUnderstood),
         (_, true) => Measured(Vec::new()),
         _ => among(devices, &others, listed),
+    }
+}
+
+/// How many lanes a GPU's link to the bus runs on, and how many it could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkWidth {
+    /// Now. Of a GPU at rest it may be less than at work (nvidia-smi(1)).
+    pub current: u32,
+    /// At most, for this device; its slot may have fewer.
+    pub max: u32,
+}
+
+/// The width of this GPU's link. Absent with no data where the device is not on the bus, where the kernel does not
+/// know, and where the device does not answer: a read of all ones gives 63 (PCI_EXP_LNKSTA_NLW).
+pub fn link_width(gpu: &PciAddress) -> Reading<LinkWidth> {
+    link_width_in(Path::new(DEVICES), gpu)
+}
+
+fn link_width_in(devices: &Path, gpu: &PciAddress) -> Reading<LinkWidth> {
+    let folder = devices.join(gpu.as_str());
+    let lanes = |file: &str| match std::fs::read_to_string(folder.join(file)) {
+        Ok(text) => lanes(text.trim_end()),
+        // The second where the device is gone and its folder is not yet (pci-sysfs.c).
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+            Absent(Absence::NoData)
+        }
+        Err(_) => Absent(Absence::SourceFailed),
+    };
+    // What card and slot can do together: the folder above is the bridge that the card hangs on.
+    let slot = match lanes("../max_link_width") {
+        Measured(slot) => slot,
+        Absent(_) => u32::MAX,
+    };
+    lanes("current_link_width").and_then(|current| {
+        let both = lanes("max_link_width").map(|card| LinkWidth { current, max: card.min(slot) });
+        both.plausible(|width| width.current <= width.max)
+    })
+}
+
+/// "Unknown" where there is no such link (pci-sysfs.c); 255 is the kernel's number for that (PCIE_LNK_WIDTH_UNKNOWN).
+fn lanes(text: &str) -> Reading<u32> {
+    match text.parse() {
+        Ok(0 | 63 | 255) => Absent(Absence::NoData),
+        Ok(lanes) => Measured(lanes).plausible(|lanes| *lanes <= 32),
+        Err(_) if text == "Unknown" => Absent(Absence::NoData),
+        Err(_) => Absent(Absence::NotUnderstood),
     }
 }
 
@@ -179,5 +226,43 @@ mod tests {
         assert_eq!(unlisted_in(nowhere, nowhere, &[]), Absent(Absence::SourceFailed));
         let dir = bus(&devices);
         assert_eq!(unlisted_in(&dir.path().join("list"), nowhere, &[]), Absent(Absence::SourceFailed));
+    }
+
+    #[test]
+    fn a_link_is_as_wide_as_the_kernel_says_or_absent() {
+        use Absence::*;
+        let width = |current, max| Measured(LinkWidth { current, max });
+        let table = [
+            (Some("16\n"), Some("16\n"), width(16, 16)),
+            (Some("8\n"), Some("16\n"), width(8, 16)),
+            (Some("1"), Some("32"), width(1, 32)),
+            (Some("0\n"), Some("16\n"), Absent(NoData)),
+            (Some("63\n"), Some("63\n"), Absent(NoData)),
+            (Some("16\n"), Some("255\n"), Absent(NoData)),
+            (Some("255\n"), Some("16\n"), Absent(NoData)),
+            (Some("Unknown\n"), Some("16\n"), Absent(NoData)),
+            (Some("16\n"), Some("Unknown\n"), Absent(NoData)),
+            (Some("16\n"), Some("8\n"), Absent(Implausible)),
+            (Some("33\n"), Some("33\n"), Absent(Implausible)),
+            (Some("\n"), Some("16\n"), Absent(NotUnderstood)),
+            (Some("-8\n"), Some("16\n"), Absent(NotUnderstood)),
+            (Some("x8\n"), Some("16\n"), Absent(NotUnderstood)),
+            (None, Some("16\n"), Absent(NoData)),
+            (Some("16\n"), None, Absent(NoData)),
+            (None, None, Absent(NoData)),
+        ];
+        for (current, max, want) in table {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = dir.path().join("0000:1a:00.0");
+            fs::create_dir(&folder).unwrap();
+            for (file, text) in [("current_link_width", current), ("max_link_width", max)] {
+                text.into_iter().for_each(|text| fs::write(folder.join(file), text).unwrap());
+            }
+            assert_eq!(link_width_in(dir.path(), &at("00000000:1A:00.0")), want, "{current:?} {max:?}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(link_width_in(dir.path(), &at("0000:1a:00.0")), Absent(NoData), "a device that is gone");
+        fs::create_dir_all(dir.path().join("0000:1a:00.0/current_link_width")).unwrap();
+        assert_eq!(link_width_in(dir.path(), &at("0000:1a:00.0")), Absent(SourceFailed));
     }
 }

@@ -42,6 +42,11 @@ pub fn default_deadline() -> Duration {
     deadline_by(Path::new(PERSISTENCED))
 }
 
+/// Whether nvidia-persistenced runs: GPUs then stay initialised between two looks.
+pub fn persistenced_runs() -> bool {
+    Path::new(PERSISTENCED).exists()
+}
+
 fn deadline_by(socket: &Path) -> Duration {
     Duration::from_secs(if socket.exists() { 10 } else { 35 })
 }

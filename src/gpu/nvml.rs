@@ -8,6 +8,7 @@ mod fields;
 mod gpm;
 mod lists;
 mod ring;
+mod states;
 
 use super::wire::{Assembly, GPUS_MOST, Head, Piece};
 use super::{GpuSource, driver, unread};
@@ -36,13 +37,15 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 pub struct Nvml {
     library: Option<PathBuf>,
     gpm: Gpm,
+    states: bool,
 }
 
 impl Nvml {
     /// `library`: an explicit one, and then no sign of a driver is asked for; else the loader's
-    /// `libnvidia-ml.so.1`. `gpm`: whose activity is measured, which takes 100 ms more.
-    pub fn new(library: Option<PathBuf>, gpm: Gpm) -> Nvml {
-        Nvml { library, gpm }
+    /// `libnvidia-ml.so.1`. `gpm`: whose activity is measured, which takes 100 ms more. `states`: whether the
+    /// GPUs are asked for what changes rarely, in calls of its own.
+    pub fn new(library: Option<PathBuf>, gpm: Gpm, states: bool) -> Nvml {
+        Nvml { library, gpm, states }
     }
 
     /// The whole look, handed on unit by unit. Nothing that can be left out is begun with less time left than it
@@ -60,7 +63,8 @@ impl Nvml {
         let catalogue = Catalogue::of(driver.measured().map(String::as_str));
         out(Piece::Begin(Measured(Head { driver, gpus })));
         let watch = Watch::new(&library, self.gpm);
-        let mut look = Look { library: &library, catalogue, watch, told: Vec::new(), out };
+        let cards = self.states.then(Vec::new);
+        let mut look = Look { library: &library, catalogue, watch, told: Vec::new(), cards, out };
         for index in 0..gpus {
             look.gpu(NvmlIndex(index));
         }
@@ -97,6 +101,8 @@ struct Look<'a> {
     watch: Watch<'a>,
     /// The units so far: what comes later names them by their place here.
     told: Vec<UnitIdentity>,
+    /// The GPUs among them whose states are to be asked; `None`: no GPU's.
+    cards: Option<Vec<(usize, Device<'a>)>>,
     out: &'a mut dyn FnMut(Piece),
 }
 
@@ -130,9 +136,13 @@ impl<'a> Look<'a> {
         let gpm = self.watch.gpu(self.told.len(), &device);
         let readings = whole(self.library, &device, self.catalogue.ask(self.library, &device, gpm));
         let split = readings.mig == Measured(MigMode::Enabled);
+        let place = self.told.len();
         self.tell(UnitSample { identity: identity.clone(), readings });
         if split {
             self.instances(&device, &identity);
+        }
+        if let Some(cards) = &mut self.cards {
+            cards.push((place, device));
         }
     }
 
@@ -166,7 +176,7 @@ impl<'a> Look<'a> {
                 memory,
                 processes: lists::processes(self.library, instance, &memory),
                 mig: Measured(MigMode::Enabled),
-                fields: fields::without_gpm(gpm),
+                fields: fields::unasked(gpm),
                 ..Readings::absent(Absence::NotSupported)
             };
             self.tell(UnitSample { identity, readings });
@@ -202,6 +212,10 @@ impl<'a> Look<'a> {
     /// What had to wait until every unit was told.
     fn end(self, until: Option<Instant>) {
         self.watch.finish(until, self.out);
+        for (unit, device) in self.cards.into_iter().flatten() {
+            let states = states::ask(self.library, &device);
+            (self.out)(Piece::States { unit: unit as u32, states });
+        }
         for (unit, identity) in driver::names_of_lost(&self.told) {
             (self.out)(Piece::Identity { unit: unit as u32, identity });
         }

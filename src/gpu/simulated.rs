@@ -2,6 +2,7 @@
 //! only source under which the clock can be moved.
 
 use super::GpuSource;
+use super::bus::LinkWidth;
 use crate::model::*;
 use crate::reading::{Absence, Reading};
 use crate::units::*;
@@ -33,8 +34,10 @@ pub struct Phase {
     pub sm_clock: Option<Megahertz>,
     /// Clocks-event reasons.
     pub clocks_event: ClocksEventMask,
-    /// What the driver wants done to the card; 0: nothing.
-    pub recovery_action: u64,
+    /// Counters and states; the rest is not supported.
+    pub fields: Vec<(Field, Reading<u64>)>,
+    /// How wide the card's link to the bus is.
+    pub link_width: Reading<LinkWidth>,
     /// The card fails at its handle.
     pub lost: Option<Absence>,
     /// The driver does not list the card.
@@ -101,6 +104,11 @@ impl Timeline {
         Reading::Measured(Millijoules(total_mj))
     }
 
+    fn pci(minor: u32) -> Reading<PciAddress> {
+        PciAddress::parse(&format!("0000:{:02x}:00.0", 0x1a + minor))
+            .map_or(Reading::Absent(Absence::Implausible), Reading::Measured)
+    }
+
     fn uuid(minor: u32) -> Reading<UnitUuid> {
         match UnitUuid::new(&format!("GPU-51000000-0000-0000-0000-{minor:012}")) {
             Ok(uuid) => Reading::Measured(uuid),
@@ -110,8 +118,20 @@ impl Timeline {
 }
 
 impl Simulated<'_> {
+    /// How wide a card's link to the bus is, whether the driver lists the card or not.
+    pub fn link_width(&self, gpu: &PciAddress) -> Reading<LinkWidth> {
+        let minors = (0..self.timeline.gpus).map(|index| self.minor(index));
+        let its = minors.into_iter().find(|minor| Timeline::pci(*minor).measured() == Some(gpu));
+        let phase = its.and_then(|minor| self.timeline.speaks(minor, self.at_ms));
+        phase.map_or(Reading::Absent(Absence::NoData), |phase| phase.link_width)
+    }
+
+    fn minor(&self, index: u32) -> u32 {
+        self.timeline.minors.get(index as usize).copied().unwrap_or(index)
+    }
+
     fn unit(&self, index: u32) -> Option<UnitSample> {
-        let minor = self.timeline.minors.get(index as usize).copied().unwrap_or(index);
+        let minor = self.minor(index);
         let phase = self.timeline.speaks(minor, self.at_ms);
         if phase.is_some_and(|p| p.unlisted) {
             return None;
@@ -121,8 +141,7 @@ impl Simulated<'_> {
             kind: UnitKind::Gpu,
             index: NvmlIndex(index),
             minor: Reading::Measured(DeviceMinor(minor)),
-            pci: PciAddress::parse(&format!("0000:{:02x}:00.0", 0x1a + minor))
-                .map_or(Reading::Absent(Absence::Implausible), Reading::Measured),
+            pci: Timeline::pci(minor),
             name: Reading::Measured(self.timeline.name.clone()),
         };
         let Some(phase) = phase else {
@@ -143,9 +162,9 @@ impl Simulated<'_> {
         let memory =
             phase.memory.map(|used| Memory { used, total: line.memory_total, excludes_reserved: true });
         let usual = phase.sm_util.map(|u| Megahertz(if u.get() > 0 { 1755 } else { 345 }));
-        let fields = Fields::absent(Absence::NotSupported);
+        let none = Fields::absent(Absence::NotSupported);
         Readings {
-            fields: fields.with(Field::RecoveryAction, Reading::Measured(phase.recovery_action)),
+            fields: phase.fields.iter().fold(none, |all, (field, value)| all.with(*field, *value)),
             sm_util: phase.sm_util,
             mem_util: phase.mem_util,
             sm_peak: phase.sm_peak,

@@ -45,6 +45,32 @@ impl Activity {
     }
 }
 
+/// States of a GPU that change rarely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct States {
+    /// 0 off, 1 on.
+    pub persistence_mode: Reading<u64>,
+    /// How far it has come into the NVLink fabric.
+    pub fabric_state: Reading<u64>,
+    /// How that ended.
+    pub fabric_status: Reading<u64>,
+    /// Links that are up.
+    pub nvlink_active: Reading<u64>,
+    /// Links that are down.
+    pub nvlink_inactive: Reading<u64>,
+}
+
+impl States {
+    fn write_to(self, unit: &mut UnitSample) {
+        let fields = &mut unit.readings.fields;
+        fields.set(Field::PersistenceMode, self.persistence_mode);
+        fields.set(Field::FabricState, self.fabric_state);
+        fields.set(Field::FabricStatus, self.fabric_status);
+        fields.set(Field::NvlinkActive, self.nvlink_active);
+        fields.set(Field::NvlinkInactive, self.nvlink_inactive);
+    }
+}
+
 fn percent(hundredths: Reading<u64>) -> Reading<Percent> {
     hundredths.and_then(|n| match u32::try_from(n.div_ceil(100)).ok().and_then(Percent::new) {
         Some(percent) => Measured(percent),
@@ -66,6 +92,13 @@ pub enum Piece {
         unit: u32,
         /// What it did.
         activity: Activity,
+    },
+    /// The states of a unit told before.
+    States {
+        /// Its place among the units so far.
+        unit: u32,
+        /// All of them.
+        states: States,
     },
     /// Better names of a unit told before.
     Identity {
@@ -166,6 +199,9 @@ impl Assembly {
             (Piece::Activity { unit, activity }, Some(Measured(_))) if !self.ended => {
                 activity.write_to(self.told(unit)?);
             }
+            (Piece::States { unit, states }, Some(Measured(_))) if !self.ended => {
+                states.write_to(self.told(unit)?);
+            }
             (Piece::Identity { unit, identity }, Some(Measured(_))) if !self.ended => {
                 self.told(unit)?.identity = identity;
             }
@@ -259,6 +295,14 @@ mod tests {
     const ACTIVITY: Activity =
         Activity { sm: Measured(30), tensor: Absent(Absence::NoData), dram: Measured(10_000) };
 
+    const STATES: States = States {
+        persistence_mode: Measured(1),
+        fabric_state: Measured(3),
+        fabric_status: Absent(Absence::NoData),
+        nvlink_active: Measured(17),
+        nvlink_inactive: Measured(1),
+    };
+
     #[test]
     fn what_comes_later_completes_a_unit_and_is_not_waited_for() {
         let mut instance = unit(1);
@@ -272,6 +316,7 @@ mod tests {
         let later = [
             Piece::Activity { unit: 0, activity: ACTIVITY },
             Piece::Activity { unit: 1, activity: ACTIVITY },
+            Piece::States { unit: 0, states: STATES },
             Piece::Identity { unit: 0, identity: unit(7).identity },
         ];
         let Ok(Measured(late)) = heard(&told(&[&before[..], &later[..]].concat())) else {
@@ -290,6 +335,13 @@ mod tests {
         assert_eq!(late.units[1].readings.sm_util, Measured(Percent::new(1).unwrap()), "0.3 % is not 0");
         assert_eq!(late.units[1].readings.mem_util, Measured(Percent::new(100).unwrap()));
         assert_eq!(late.units[0].identity, unit(7).identity);
+        let states = |n: usize| {
+            use Field::*;
+            [PersistenceMode, FabricState, FabricStatus, NvlinkActive, NvlinkInactive]
+                .map(|field| late.units[n].readings.fields.get(field))
+        };
+        assert_eq!(states(0), [Measured(1), Measured(3), Absent(Absence::NoData), Measured(17), Measured(1)]);
+        assert_eq!(states(1), [Absent(Absence::NotSupported); 5]);
     }
 
     #[test]
@@ -316,6 +368,8 @@ mod tests {
             vec![begin(GPUS_MOST + 1)],
             vec![Piece::Activity { unit: 0, activity: ACTIVITY }],
             vec![begin(1), Piece::Activity { unit: 0, activity: ACTIVITY }],
+            vec![begin(1), Piece::States { unit: 0, states: STATES }],
+            vec![Piece::States { unit: 0, states: STATES }],
             vec![begin(1), Piece::Unit(unit(0)), Piece::Identity { unit: 1, identity: unit(0).identity }],
             vec![begin(1), Piece::Unit(unit(0)), Piece::End, Piece::Activity { unit: 0, activity: ACTIVITY }],
         ];

@@ -46,6 +46,8 @@ pub enum SourcePlan {
 pub struct Plan {
     /// Which source.
     pub source: SourcePlan,
+    /// Whether NVML is asked for the states that change rarely, which takes some calls more of each GPU.
+    pub states: bool,
     /// Counted from [`start`].
     pub deadline: Duration,
     /// The lock file that a worker holds until it is really gone; on a local disk.
@@ -213,7 +215,7 @@ fn work(plan: &Plan, until: Instant, mut pipe: File, lock: &File, parent: u32) -
     let done = catch_unwind(AssertUnwindSafe(|| {
         seclude(pipe.as_raw_fd(), lock.as_raw_fd(), parent)?;
         let mut broken = Ok(());
-        look(&plan.source, until, &mut |piece| {
+        look(plan, until, &mut |piece| {
             if broken.is_ok() {
                 broken = frame(&piece).map_err(io::Error::other).and_then(|bytes| pipe.write_all(&bytes));
             }
@@ -224,9 +226,11 @@ fn work(plan: &Plan, until: Instant, mut pipe: File, lock: &File, parent: u32) -
     unsafe { libc::_exit(if matches!(done, Ok(Ok(()))) { 0 } else { 1 }) }
 }
 
-fn look(source: &SourcePlan, until: Instant, out: &mut dyn FnMut(Piece)) {
-    match source {
-        SourcePlan::Nvml { library, gpm } => Nvml::new(library.clone(), *gpm).stream(Some(until), out),
+fn look(plan: &Plan, until: Instant, out: &mut dyn FnMut(Piece)) {
+    match &plan.source {
+        SourcePlan::Nvml { library, gpm } => {
+            Nvml::new(library.clone(), *gpm, plan.states).stream(Some(until), out);
+        }
         SourcePlan::NvidiaSmi { program } => match NvidiaSmi::new(program.clone()).read() {
             Absent(why) => out(Piece::Begin(Absent(why))),
             Measured(report) => {

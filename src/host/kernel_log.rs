@@ -1,29 +1,41 @@
-//! What the NVIDIA driver wrote to the kernel's log about GPUs: Xids, and cards that fell off the bus. Reads the log's
-//! newest part and consumes nothing; knows of no job, and does not say which numbers mean a broken card. Names of
-//! processes in it are users' text.
+//! What the NVIDIA driver wrote to the kernel's log about GPUs: Xids, and cards that fell off the bus. Reads the log
+//! record by record and consumes nothing; records are numbered, so that each is heard once and a gap is known as one.
+//! Knows of no job, and does not say which numbers mean a broken card. Names of processes in it are users' text.
 
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{BootMs, PciAddress};
-use std::io;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
-/// SYSLOG_ACTION_READ_ALL (syslog(2)): the newest records that fit, each line with its time.
-const READ_ALL: libc::c_int = 3;
-/// So much of the log is read: two thousand lines. The kernel weighs all its records whatever is asked for.
-const TAIL_BYTES: usize = 256 << 10;
+/// The kernel's log, one record at each read (Documentation/ABI/testing/dev-kmsg).
+const LOG: &str = "/dev/kmsg";
+/// No record is longer (CONSOLE_EXT_LOG_MAX).
+const RECORD_BYTES: usize = 8 << 10;
 /// How every line of the driver's begins.
-const MARK: &[u8] = b"NVRM: ";
+const MARK: &str = "NVRM: ";
 /// A process's name in the kernel is at most so long (TASK_COMM_LEN without its end).
 const NAME_BYTES: usize = 15;
 /// The number of "GPU has fallen off the bus", which some drivers leave out.
 const OFF_THE_BUS: u32 = 79;
+/// The words for it come within so long of the number; later ones are another fall.
+const AGAIN_MS: i64 = 10_000;
+/// Some kernels keep the lines of one message as records of their own: so many may follow the first.
+const LINES_MORE: u64 = 2;
 
 /// One word of the driver's about one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xid {
+    /// The number of its record, which rises through a boot.
+    pub seq: u64,
     /// When. The kernel's log has a clock of its own, that counts from boot and that nobody disciplines: after weeks
     /// it may be a minute off.
     pub at: BootMs,
+    /// Whether the kernel itself wrote it. What a process writes into the log (root may) never looks like that.
+    pub by_kernel: bool,
     /// Which GPU.
     pub gpu: PciAddress,
     /// The GPU instance, under MIG.
@@ -36,91 +48,258 @@ pub struct Xid {
     pub name: Option<String>,
 }
 
-/// Everything of that kind in the log's newest part, oldest first. Absent where the log may not be read; a log without
-/// times (`printk.time=0`) holds none.
-pub fn xids() -> Reading<Vec<Xid>> {
-    let mut text: Vec<u8> = Vec::with_capacity(TAIL_BYTES);
-    // SAFETY: the buffer has room for what is asked for, and as much of it is taken as was written.
-    let read = unsafe {
-        let read = libc::klogctl(READ_ALL, text.as_mut_ptr().cast(), TAIL_BYTES as libc::c_int);
-        text.set_len(usize::try_from(read).unwrap_or(0).min(TAIL_BYTES));
-        read
-    };
-    match read {
-        0.. => Measured(in_text(&text)),
-        _ if io::Error::last_os_error().kind() == io::ErrorKind::PermissionDenied => {
-            Absent(Absence::NoPermission)
-        }
-        _ => Absent(Absence::SourceFailed),
+/// What one reading brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Everything of that kind from the cursor on, oldest first.
+    pub xids: Vec<Xid>,
+    /// What the log still holds from before it: its job may not have been registered when it was heard first.
+    pub older: Vec<Xid>,
+    /// Where the next reading goes on: after the last record of this one. Good for this boot alone.
+    pub next: u64,
+    /// So many records after the cursor were overwritten before they could be read: what they said is not known.
+    pub lost: u64,
+}
+
+/// How much of a log is read in one go; the rest is the next reading's.
+#[derive(Clone, Copy)]
+struct Bound {
+    /// Records after the cursor.
+    new: u64,
+    /// Time for those.
+    time: Duration,
+    /// Records in all: a log in which the cursor is looked for may be long, and a kernel in a loop never ends.
+    all: u64,
+}
+
+const BOUND: Bound = Bound { new: 100_000, time: Duration::from_millis(100), all: 2_000_000 };
+
+/// What the log holds from `cursor` on, which is the `next` of an earlier reading in the same boot; `None`: all that
+/// is there. A cursor that the log has not come to yet is none. Absent where the log may not be read.
+pub fn since(cursor: Option<u64>) -> Reading<Heard> {
+    match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(LOG) {
+        Ok(mut log) => hear(cursor, BOUND, |record| log.read(record)),
+        Err(e) => Absent(unreadable(&e)),
     }
 }
 
-fn in_text(text: &[u8]) -> Vec<Xid> {
-    let mut found: Vec<Xid> = Vec::new();
-    let mut from = 0;
-    while let Some(at) = find(&text[from..], MARK) {
-        let start = from + at;
-        from = start + MARK.len();
-        let line_start = text[..start].iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-        if let Some(at) = stamp(&text[line_start..start]) {
-            found.extend(xid(at, &text[start..]));
+/// A record of a log that is imagined.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'t> {
+    /// Its number.
+    pub seq: u64,
+    /// When.
+    pub at: BootMs,
+    /// Whether it is the kernel's own.
+    pub by_kernel: bool,
+    /// Its text, as it was written.
+    pub text: &'t str,
+}
+
+/// [`since`] for a log that is imagined, of these records.
+pub fn imagined<'t>(records: impl IntoIterator<Item = Record<'t>>, cursor: Option<u64>) -> Heard {
+    let mut ear = Ear::new(cursor);
+    for record in records {
+        ear.passes(record.seq);
+        if record.text.starts_with(MARK) {
+            ear.driver_says(record.seq, record.at, record.by_kernel, record.text);
         }
     }
-    // The card that fell off the bus is told by number and in words.
-    let numbered: Vec<PciAddress> =
-        found.iter().filter(|x| x.number == Some(OFF_THE_BUS)).map(|x| x.gpu.clone()).collect();
-    found.retain(|x| x.number.is_some() || !numbered.contains(&x.gpu));
-    found
+    ear.end()
 }
 
-/// The C library's search: of a quarter of a megabyte, a thousandth is the driver's.
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    // SAFETY: both pointers are to live bytes of the lengths given.
-    let hit = unsafe { libc::memmem(text.as_ptr().cast(), text.len(), what.as_ptr().cast(), what.len()) };
-    (!hit.is_null()).then(|| hit as usize - text.as_ptr() as usize)
+fn unreadable(error: &io::Error) -> Absence {
+    match error.kind() {
+        ErrorKind::PermissionDenied => Absence::NoPermission,
+        _ => Absence::SourceFailed,
+    }
 }
 
-/// The time of a line: `<4>[ 1843.308145] ` or, with CONFIG_PRINTK_CALLER, `<4>[ 1843.308145][  T123] `, and nothing
-/// else before the driver's words: a text that only quotes them is none of the driver's.
-fn stamp(prefix: &[u8]) -> Option<BootMs> {
-    let text = std::str::from_utf8(prefix).ok()?.strip_prefix('<')?;
-    let (_, text) = text.split_once('>').filter(|(level, _)| number(level).is_some())?;
-    let (time, rest) = text.strip_prefix('[')?.split_once(']')?;
-    let caller = |rest: &str| rest.starts_with('[') && rest.ends_with("] ") && rest.matches('[').count() == 1;
-    let (seconds, micros) = time.trim_start().split_once('.')?;
-    let (seconds, micros) = (number(seconds)?, number(micros).filter(|_| micros.len() == 6)?);
-    (rest == " " || caller(rest)).then(|| BootMs(i64::from(seconds) * 1000 + i64::from(micros) / 1000))
+fn hear(
+    cursor: Option<u64>,
+    bound: Bound,
+    mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+) -> Reading<Heard> {
+    let mut ear = Ear::new(cursor);
+    let (mut buffer, mut new, mut began) = ([0; RECORD_BYTES], 0, None);
+    for _ in 0..bound.all {
+        match read(&mut buffer) {
+            Ok(0) => return Measured(ear.end()),
+            Ok(length) => ear.record(&buffer[..length]),
+            Err(e) => match e.kind() {
+                ErrorKind::WouldBlock => return Measured(ear.end()),
+                // A signal; records that were overwritten meanwhile, which shows by the next one's number; one that is
+                // longer than any should be, which the kernel passes over.
+                ErrorKind::Interrupted | ErrorKind::BrokenPipe | ErrorKind::InvalidInput => {}
+                _ => return Absent(unreadable(&e)),
+            },
+        }
+        if ear.next >= ear.cursor {
+            new += 1;
+            let began: &mut Instant = began.get_or_insert_with(Instant::now);
+            // The clock is not looked at for each record.
+            if new >= bound.new || (new % 64 == 0 && began.elapsed() >= bound.time) {
+                break;
+            }
+        }
+    }
+    Measured(ear.stop())
+}
+
+/// A log as it is heard.
+struct Ear {
+    cursor: Option<u64>,
+    /// After the last record.
+    next: Option<u64>,
+    lost: u64,
+    told: Vec<Xid>,
+    /// A message of the driver's whose end may stand in a record of its own.
+    begun: Option<Xid>,
+    /// Cards that fell off the bus by number: when, and whether the kernel said it.
+    off: BTreeMap<PciAddress, (BootMs, bool)>,
+}
+
+impl Ear {
+    fn new(cursor: Option<u64>) -> Ear {
+        Ear { cursor, next: None, lost: 0, told: Vec::new(), begun: None, off: BTreeMap::new() }
+    }
+
+    /// One record: `level,number,microseconds,flags;text`, then lines that begin with a space and are about the
+    /// device. Most are not the driver's, and little is done for them.
+    fn record(&mut self, record: &[u8]) {
+        let line = record.split(|b| *b == b'\n').next().unwrap_or_default();
+        let Some(end) = line.iter().position(|b| *b == b';') else { return };
+        let (head, text) = (&line[..end], &line[end + 1..]);
+        let mut parts = head.split(|b| *b == b',');
+        let mut next = || number::<u64>(std::str::from_utf8(parts.next()?).ok()?);
+        let (Some(level), Some(seq), Some(micros)) = (next(), next(), next()) else { return };
+        self.passes(seq);
+        if text.starts_with(MARK.as_bytes()) {
+            let at = BootMs(i64::try_from(micros / 1000).unwrap_or(i64::MAX));
+            // syslog(3): the level is the lowest three bits, and what is above them is 0 for the kernel alone.
+            self.driver_says(seq, at, level >> 3 == 0, &unescaped(text));
+        }
+    }
+
+    fn passes(&mut self, seq: u64) {
+        let due = self.next.max(self.cursor).unwrap_or(seq);
+        self.lost += seq.saturating_sub(due);
+        self.next = Some(seq.saturating_add(1));
+    }
+
+    fn driver_says(&mut self, seq: u64, at: BootMs, by_kernel: bool, text: &str) {
+        let xid = |gpu| Xid { seq, at, by_kernel, gpu, instance: None, number: None, pid: None, name: None };
+        match said(text) {
+            Said::Xid(words) => self.tell(numbered(words, xid)),
+            Said::OffTheBus(gpu) => self.tell(Some(xid(gpu))),
+            Said::Begins(gpu) => self.begun = Some(xid(gpu)),
+            Said::Ends => {
+                let begun = self.begun.take().filter(|begun| seq.saturating_sub(begun.seq) <= LINES_MORE);
+                // The end's number: a cursor between the two has not heard of it.
+                let ended = |begun: Xid| Xid { seq, by_kernel: by_kernel && begun.by_kernel, ..begun };
+                self.tell(begun.map(ended));
+            }
+            Said::Else => {}
+        }
+    }
+
+    /// Adds it, unless it says once more in words what the number before it said (osinit.c, osHandleGpuLost).
+    fn tell(&mut self, xid: Option<Xid>) {
+        let Some(xid) = xid else { return };
+        let again = |said: &(BootMs, bool)| xid.at.since_ms(said.0) <= AGAIN_MS && (said.1 || !xid.by_kernel);
+        match xid.number {
+            Some(OFF_THE_BUS) => drop(self.off.insert(xid.gpu.clone(), (xid.at, xid.by_kernel))),
+            None if self.off.get(&xid.gpu).is_some_and(again) => return,
+            _ => {}
+        }
+        self.told.push(xid);
+    }
+
+    /// The log was read to its end.
+    fn end(mut self) -> Heard {
+        if self.next < self.cursor && self.next.is_some() {
+            // Of another boot, or of no log at all.
+            self.cursor = None;
+        }
+        self.stop()
+    }
+
+    /// No more is read, now.
+    fn stop(self) -> Heard {
+        let next = self.next.max(self.cursor).unwrap_or(0);
+        let is_new = |x: &Xid| self.cursor.is_none_or(|cursor| x.seq >= cursor);
+        let (xids, older) = self.told.into_iter().partition(is_new);
+        Heard { xids, older, next, lost: self.lost }
+    }
 }
 
 /// Digits and nothing else.
-fn number(text: &str) -> Option<u32> {
+fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
     text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Reads the driver's words at the beginning of `text`, which goes on to the end of the log.
-fn xid(at: BootMs, text: &[u8]) -> Option<Xid> {
-    let mut lines = text.split(|b| *b == b'\n');
-    let line = String::from_utf8_lossy(lines.next()?);
-    let words = line.strip_prefix("NVRM: ")?;
-    let plain = |gpu| Xid { at, gpu, instance: None, number: None, pid: None, name: None };
-    if let Some(rest) = words.strip_prefix("Xid (") {
-        return numbered(rest).map(|said| Xid { at, ..said });
+/// A record's text as it was written: the kernel puts `\xNN` in place of what is no printable ASCII, and in place of a
+/// backslash. So a line break in it begins no record, whoever chose it.
+fn unescaped(text: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, after @ ..] = rest {
+        let escaped = rest.strip_prefix(b"\\x").and_then(|hex| hex.split_at_checked(2));
+        let byte = escaped.and_then(|(hex, after)| {
+            let digits = std::str::from_utf8(hex).ok().filter(|_| hex.iter().all(u8::is_ascii_hexdigit))?;
+            Some((u8::from_str_radix(digits, 16).ok()?, after))
+        });
+        let (byte, after) = byte.unwrap_or((*first, after));
+        bytes.push(byte);
+        rest = after;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What one record of the driver's says.
+enum Said<'a> {
+    /// An Xid: what stands after the opening bracket.
+    Xid(&'a str),
+    /// A card that fell off the bus.
+    OffTheBus(PciAddress),
+    /// Something about a card, whose rest may follow.
+    Begins(PciAddress),
+    /// The rest: that it fell off the bus.
+    Ends,
+    /// Anything else.
+    Else,
+}
+
+fn said(text: &str) -> Said<'_> {
+    let is_end = |line: &str| {
+        ["NVRM: fallen off the bus", "NVRM: system has fallen off the bus"]
+            .iter()
+            .any(|end| line.starts_with(end))
+    };
+    let mut lines = text.split('\n');
+    let line = lines.next().unwrap_or_default();
+    let words = line.strip_prefix(MARK).unwrap_or_default();
+    if let Some(rest) = text.strip_prefix("NVRM: Xid (") {
+        return Said::Xid(rest);
     }
     if let Some(rest) = words.strip_prefix("GPU ") {
-        let address = rest.strip_suffix(": GPU has fallen off the bus.")?;
-        return PciAddress::parse(address).ok().map(plain);
+        let address = rest.strip_suffix(": GPU has fallen off the bus.");
+        return address.and_then(|a| PciAddress::parse(a).ok()).map_or(Said::Else, Said::OffTheBus);
     }
-    let address = words.strip_prefix("The NVIDIA GPU ")?.split(' ').next()?;
-    let gone = |line: &[u8]| {
-        let start = find(line, b"NVRM: fallen off the bus");
-        start.is_some_and(|start| stamp(&line[..start]).is_some())
-    };
-    lines.take(2).any(gone).then(|| PciAddress::parse(address).ok().map(plain))?
+    if let Some(rest) = words.strip_prefix("The NVIDIA GPU ") {
+        let address = rest.split(' ').next().and_then(|a| PciAddress::parse(a).ok());
+        return match address {
+            Some(gpu) if lines.any(is_end) => Said::OffTheBus(gpu),
+            Some(gpu) => Said::Begins(gpu),
+            None => Said::Else,
+        };
+    }
+    if is_end(line) { Said::Ends } else { Said::Else }
 }
 
 /// `PCI:0000:9b:00): 31, pid=1234, name=python, ...`, also `PCI:0000:9b:00 GPU-I:05 GPU-CI:00): 94, pid=...`, and
 /// without process or `PCI:` as older drivers have it. What a user chose stands last: it shifts no field.
-fn numbered(rest: &str) -> Option<Xid> {
+fn numbered(rest: &str, xid: impl Fn(PciAddress) -> Xid) -> Option<Xid> {
     let (place, rest) = rest.split_once("): ")?;
     let mut parts = place.strip_prefix("PCI:").unwrap_or(place).split(' ');
     let gpu = PciAddress::parse(parts.next()?).ok()?;
@@ -129,7 +308,7 @@ fn numbered(rest: &str) -> Option<Xid> {
         None => None,
     };
     let (code, rest) = rest.split_once(',').unwrap_or((rest, ""));
-    let said = Xid { at: BootMs(0), gpu, instance, number: Some(number(code)?), pid: None, name: None };
+    let said = Xid { instance, number: Some(number(code)?), ..xid(gpu) };
     let Some((pid, rest)) = rest.strip_prefix(" pid=").map(|r| r.split_once(',').unwrap_or((r, ""))) else {
         return Some(said);
     };
@@ -144,122 +323,4 @@ fn cut(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is read of one line, in short: address, instance, number, pid, name.
-    fn read(line: &str) -> Vec<String> {
-        let text = format!("<6>[    0.000000] Linux\n{line}\n<6>[ 9999.000000] later\n");
-        let or = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
-        let short = |x: &Xid| {
-            let name = x.name.as_deref().unwrap_or("-");
-            format!("{} {} {} {} {} {name}", x.at.0, x.gpu, or(x.instance), or(x.number), or(x.pid))
-        };
-        in_text(text.as_bytes()).iter().map(short).collect()
-    }
-
-    #[test]
-    fn every_form_of_an_xid_is_read_field_by_field() {
-        // kubernetes-sigs/dra-driver-nvidia-gpu#689, NVIDIA/k8s-device-plugin#268 (FT-04): 13, 31 and 43 are users'.
-        let table = [
-            (
-                "PCI:0000:9b:00): 31, pid=1234, name=python, Ch 00000008, intr 10000000.",
-                "0000:9b:00.0 - 31 1234 python",
-            ),
-            ("PCI:0000:9b:00): 43, pid=1234, name=a b, Ch 1", "0000:9b:00.0 - 43 1234 a b"),
-            (
-                "PCI:0000:81:00): 13, pid='<unknown>', name=<unknown>, Graphics Exception",
-                "0000:81:00.0 - 13 - -",
-            ),
-            ("PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE", "0000:01:00.0 5 94 7194 -"),
-            ("PCI:0000:01:00 GPU-I:05 GPU-CI:00): 13, pid=7, name=x", "0000:01:00.0 5 13 7 x"),
-            ("PCI:0000:01:00): 79, GPU has fallen off the bus.", "0000:01:00.0 - 79 - -"),
-            ("0000:03:00): 14, Channel 00000001", "0000:03:00.0 - 14 - -"),
-            ("PCI:0001:03:00): 119, pid=9, name=y, Timeout", "0001:03:00.0 - 119 9 y"),
-        ];
-        for (text, want) in table {
-            for prefix in ["<4>[ 1843.308145] ", "<12>[ 1843.308145][ T1234] "] {
-                assert_eq!(
-                    read(&format!("{prefix}NVRM: Xid ({text}")),
-                    [format!("1843308 {want}")],
-                    "{text}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn a_card_off_the_bus_is_told_without_a_number_once() {
-        // NVIDIA/NVSentinel#155 (FT-06)
-        let short = "<3>[ 1843.308145] NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.";
-        assert_eq!(read(short), ["1843308 0000:18:00.0 - - - -"]);
-        let three = "<3>[ 1843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0\n<3>[ 1843.308145] NVRM: (PCI ID: 10de:26b5) \
-                     installed in this system has\n<3>[ 1843.308145] NVRM: fallen off the bus and is not responding to \
-                     commands.";
-        assert_eq!(read(three), ["1843308 0000:b3:00.0 - - - -"]);
-        let two = "<3>[ 1843.308145] NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:2d04) installed in this system \
-                   has\n<3>[ 1843.308145] NVRM: fallen off the bus and is not responding to commands.";
-        assert_eq!(read(two), ["1843308 0000:01:00.0 - - - -"]);
-        let unsupported = "<3>[ 1843.308145] NVRM: The NVIDIA GPU 0000:01:00.0\n<3>[ 1843.308145] NVRM: installed in \
-                           this system is not supported by open\n<3>[ 1843.308145] NVRM: nvidia.ko";
-        assert_eq!(read(unsupported), [""; 0]);
-        let both =
-            format!("<3>[ 1843.308145] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=x, GPU has\n{short}");
-        assert_eq!(read(&both), ["1843308 0000:18:00.0 - 79 1 x"]);
-    }
-
-    #[test]
-    fn what_a_user_chose_shifts_no_field_and_makes_no_line() {
-        let from = |name: &str| {
-            read(&format!("<4>[ 1843.308145] NVRM: Xid (PCI:0000:9b:00): 31, pid=12, name={name}, Ch 1"))
-        };
-        assert_eq!(from("a, pid=99"), ["1843308 0000:9b:00.0 - 31 12 a"]);
-        assert_eq!(from("): 79, pid=9"), ["1843308 0000:9b:00.0 - 31 12 ): 79"]);
-        assert_eq!(from("sixteen-bytes-and-more"), ["1843308 0000:9b:00.0 - 31 12 sixteen-bytes-a"]);
-        assert_eq!(from("NVRM: Xid (PCI"), ["1843308 0000:9b:00.0 - 31 12 NVRM: Xid (PCI"]);
-        // The most that a name can hold, as a line of its own.
-        let forged = "<4>[ 1843.308145] NVRM: Xid (PCI:0000:9b:00): 31, pid=12, name=x\n<4>[ 1843.308145] NVRM: Xid (PCI, Ch 1";
-        assert_eq!(read(forged), ["1843308 0000:9b:00.0 - 31 12 x"]);
-    }
-
-    #[test]
-    fn a_line_that_is_not_wholly_understood_is_none() {
-        let said = "NVRM: Xid (PCI:0000:9b:00): 31, pid=1, name=x";
-        let prefixes = [
-            "",
-            "<4>",
-            "[ 1843.308145] ",
-            "<4>[ 1843] ",
-            "<4>[ 1843.308145]",
-            "<4>[ 1843.308145] app: ",
-            "<4>[ 1843.308145][x][y] ",
-            "<x>[ 1843.308145] ",
-            "<4>[99999999999.308145] ",
-        ];
-        for prefix in prefixes {
-            assert_eq!(read(&format!("{prefix}{said}")), [""; 0], "{prefix:?}");
-        }
-        for odd in [
-            "(PCI:0000:9b:00): , x",
-            "(PCI:zz:9b:00): 3",
-            "(PCI:0000:9b:00 X:1): 3",
-            "(PCI:0000:9b:00) 3",
-            ": 3",
-        ] {
-            assert_eq!(read(&format!("<4>[ 1843.308145] NVRM: Xid {odd}")), [""; 0], "{odd:?}");
-        }
-        let whole = format!("<4>[ 1843.308145] {said}");
-        for end in 0..whole.find("): 31").unwrap() + 4 {
-            assert_eq!(in_text(&whole.as_bytes()[..end]), [], "{end}");
-        }
-        assert_eq!(in_text(b"<4>[ 1.000000] NVRM: \xff\xfe\n"), []);
-    }
-
-    #[test]
-    fn this_machines_log_is_read_or_refused() {
-        match xids() {
-            Measured(found) => assert!(found.iter().all(|x| x.at.0 >= 0)),
-            Absent(why) => assert_eq!(why, Absence::NoPermission),
-        }
-    }
-}
+mod tests;

@@ -254,7 +254,7 @@ impl Ledger {
     }
 
     /// A writing transaction that is on the disk when it returns, if `durable`.
-    fn durably<T>(
+    pub(super) fn durably<T>(
         &mut self,
         durable: bool,
         doing: &'static str,

@@ -1,9 +1,7 @@
-//! What is still to be told, and which node faults are open: queued with what it is about, told once, bounded.
-//! Sends nothing.
+//! What is still to be told: queued with what it is about, told once, bounded. Sends nothing.
 
 use super::{Ledger, LedgerError, boot_row, boot_row_made};
-use crate::model::{Now, RunId};
-use crate::units::WallMs;
+use crate::model::Now;
 use rusqlite::OptionalExtension;
 
 /// Waits between attempts to deliver; after the last of them the letter is given up.
@@ -20,23 +18,6 @@ pub struct Letter {
     pub body: String,
     /// Attempts so far.
     pub tries: u32,
-}
-
-/// An open fault of this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FaultRow {
-    /// Its row.
-    pub id: i64,
-    /// What kind of fault.
-    pub kind: String,
-    /// Of which unit or part.
-    pub subject: String,
-    /// In words, as last seen.
-    pub detail: String,
-    /// When it was first seen.
-    pub opened: WallMs,
-    /// The last run that saw it.
-    pub last_run: RunId,
 }
 
 impl Ledger {
@@ -89,68 +70,6 @@ impl Ledger {
             tx.execute(sql, (id, boot, now.boot.0 + wait)).map(|_| ())
         })
     }
-
-    /// Keeps that a fault was seen; `true` if it is new.
-    pub fn fault_seen(
-        &mut self,
-        kind: &str,
-        subject: &str,
-        detail: &str,
-        run: RunId,
-        now: &Now,
-    ) -> Result<bool, LedgerError> {
-        self.write("keep a fault", |tx| {
-            let sql = "UPDATE fault SET last_run = ?3, detail = ?4
-                       WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL";
-            if tx.execute(sql, (kind, subject, run.0, detail))? > 0 {
-                return Ok(false);
-            }
-            tx.execute(
-                "INSERT INTO fault (kind, subject, detail, opened_run, opened_wall_ms, last_run)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?4)",
-                (kind, subject, detail, run.0, now.wall.0),
-            )?;
-            Ok(true)
-        })
-    }
-
-    /// Closes a fault.
-    pub fn fault_gone(&mut self, id: i64, now: &Now) -> Result<(), LedgerError> {
-        self.write("close a fault", |tx| {
-            let sql = "UPDATE fault SET closed_wall_ms = ?2 WHERE id = ?1 AND closed_wall_ms IS NULL";
-            tx.execute(sql, (id, now.wall.0)).map(|_| ())
-        })
-    }
-
-    /// Closes whatever is open of one kind about one subject.
-    pub fn faults_gone(&mut self, kind: &str, subject: &str, now: &Now) -> Result<(), LedgerError> {
-        self.write("close faults", |tx| {
-            let sql = "UPDATE fault SET closed_wall_ms = ?3
-                 WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL";
-            tx.execute(sql, (kind, subject, now.wall.0)).map(|_| ())
-        })
-    }
-
-    /// The open faults, oldest first.
-    pub fn open_faults(&self) -> Result<Vec<FaultRow>, LedgerError> {
-        self.read("read faults", |conn| {
-            let mut open = conn.prepare(
-                "SELECT id, kind, subject, detail, opened_wall_ms, last_run FROM fault
-                 WHERE closed_wall_ms IS NULL ORDER BY id",
-            )?;
-            open.query_map([], |r| {
-                Ok(FaultRow {
-                    id: r.get(0)?,
-                    kind: r.get(1)?,
-                    subject: r.get(2)?,
-                    detail: r.get(3)?,
-                    opened: WallMs(r.get(4)?),
-                    last_run: RunId(r.get(5)?),
-                })
-            })?
-            .collect()
-        })
-    }
 }
 
 #[cfg(test)]
@@ -181,17 +100,5 @@ mod tests {
         ledger.letter_sent(letter.id, &at(1)).unwrap();
         assert!(due(&ledger, 2).is_empty());
         assert!(!ledger.queue_letter("another", "text", &at(2)).unwrap(), "told already");
-    }
-
-    #[test]
-    fn a_fault_is_open_until_it_is_gone() {
-        let (_dir, mut ledger) = fresh();
-        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "lost", RunId(1), &at(1)).unwrap());
-        assert!(!ledger.fault_seen("gpu-lost", "GPU-1", "still lost", RunId(2), &at(2)).unwrap());
-        let open = ledger.open_faults().unwrap();
-        assert_eq!((open.len(), open[0].last_run, open[0].opened), (1, RunId(2), at(1).wall));
-        ledger.fault_gone(open[0].id, &at(3)).unwrap();
-        assert!(ledger.open_faults().unwrap().is_empty());
-        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "again", RunId(4), &at(4)).unwrap());
     }
 }

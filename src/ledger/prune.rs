@@ -143,6 +143,7 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     )?;
     tx.execute("DELETE FROM finding WHERE closed_wall_ms < ?1", [actions])?;
     tx.execute("DELETE FROM fault WHERE closed_wall_ms < ?1", [actions])?;
+    tx.execute("DELETE FROM fault_drain WHERE wall_ms < ?1 AND outcome IN ('failed', 'lifted')", [actions])?;
     let files = wall.saturating_sub(keep.case_files_ms);
     tx.execute("DELETE FROM case_file WHERE created_wall_ms < ?1", [files])?;
     for table in ["case_file", "outbox"] {

@@ -338,6 +338,7 @@ fn histories(
             node_units,
             ticks: g.ticks,
             open_finding: None,
+            fault: None,
             floors: g.floors,
         })
     };

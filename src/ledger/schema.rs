@@ -19,6 +19,7 @@ BEGIN SELECT RAISE(FAIL, 'no open registration of this job run'); END;\n"
 mod v1;
 mod v2;
 mod v3;
+mod v4;
 
 /// The migrations, oldest first.
-pub(super) const MIGRATIONS: &[&str] = &[v1::V1, v2::V2, v3::V3];
+pub(super) const MIGRATIONS: &[&str] = &[v1::V1, v2::V2, v3::V3, v4::V4];

@@ -1,12 +1,12 @@
 //! Xids of the kernel's log, kept beside the job run that they are about: rows of `fault`, of a kind that nobody acts
 //! on. One row for each number, GPU and process of a job run, the first time it is told.
 
+use super::faults::{COLUMNS, fault};
 use super::{FaultRow, Ledger, LedgerError};
 use crate::model::{JobRunId, Now, RunId};
-use crate::units::WallMs;
 
 /// The kind of these rows.
-const KIND: &str = "xid";
+const KIND: &str = "job-xid";
 /// A job run keeps so many: a process that is restarted for ever would fill the table.
 const MOST: usize = 16;
 
@@ -45,21 +45,8 @@ impl Ledger {
     /// The Xids of a job run, oldest first, also after its end.
     pub fn xids_of(&self, job: JobRunId) -> Result<Vec<FaultRow>, LedgerError> {
         self.read("read Xids", |conn| {
-            let mut kept = conn.prepare(
-                "SELECT id, kind, subject, detail, opened_wall_ms, last_run FROM fault
-                 WHERE kind = ?1 AND subject GLOB ?2 ORDER BY id",
-            )?;
-            kept.query_map((KIND, subject(job, "*")), |r| {
-                Ok(FaultRow {
-                    id: r.get(0)?,
-                    kind: r.get(1)?,
-                    subject: r.get(2)?,
-                    detail: r.get(3)?,
-                    opened: WallMs(r.get(4)?),
-                    last_run: RunId(r.get(5)?),
-                })
-            })?
-            .collect()
+            let sql = format!("SELECT {COLUMNS} FROM fault WHERE kind = ?1 AND subject GLOB ?2 ORDER BY id");
+            conn.prepare(&sql)?.query_map((KIND, subject(job, "*")), fault)?.collect()
         })
     }
 }

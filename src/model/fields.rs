@@ -80,6 +80,17 @@ fields! {
     GpmTensorActive = "gpm_tensor_active";
     /// Share of the memory bandwidth used, hundredths of a percent (GPM 10).
     GpmDramActive = "gpm_dram_active";
+    /// Whether the driver keeps the GPU initialised without a client, 0 or 1. This and what follows are states that
+    /// take calls of their own: only some looks ask for them.
+    PersistenceMode = "persistence_mode";
+    /// How far the GPU has come into the NVLink fabric: 0 not supported, 1 not started, 2 in progress, 3 completed.
+    FabricState = "fabric_state";
+    /// How that ended, by NVML's code, 0 well; only of a completed one.
+    FabricStatus = "fabric_status";
+    /// NVLinks that are up, asleep ones too. A board may have fewer wired than its GPU has.
+    NvlinkActive = "nvlink_active";
+    /// NVLinks that are down: also those that lead nowhere, as all do of a card without a bridge.
+    NvlinkInactive = "nvlink_inactive";
 }
 
 /// All fields of one unit in one run.

@@ -249,4 +249,6 @@ pub struct JobHistory {
     pub actions: Vec<ActionRecord>,
     /// Its open finding, if there is one.
     pub open_finding: Option<OpenFinding>,
+    /// A fault of the node on one of its units that hides what the job does, in words.
+    pub fault: Option<String>,
 }

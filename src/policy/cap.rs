@@ -28,11 +28,15 @@ pub struct Census {
 }
 
 impl Census {
-    /// Counts. Drains for the same job run do not count against each other.
-    pub fn of(nodes: &[NodeRow], me: &NodeName, key: RunKey) -> Census {
+    /// Counts, for a job run, or for a fault of the node `me` (`None`). Drains for the same job run do not count against
+    /// each other.
+    pub fn of(nodes: &[NodeRow], me: &NodeName, key: Option<RunKey>) -> Census {
         let is_others = |row: &&NodeRow| {
             let ours = row.status.reason.as_deref().filter(|r| row.status.drained() && r.starts_with(PREFIX));
-            row.name != *me && ours.is_some_and(|text| reason::read(text).is_none_or(|it| it.key != key))
+            row.name != *me
+                && ours.is_some_and(|text| {
+                    reason::read(text).map(|it| it.key).is_none_or(|its| Some(its) != key)
+                })
         };
         let others: Vec<&NodeRow> = nodes.iter().filter(is_others).collect();
         let mine = nodes.iter().find(|row| row.name == *me).and_then(Census::place);
@@ -144,7 +148,7 @@ pub(crate) mod tests {
             status: NodeStatus { flags: vec![], ..rows[1].status.clone() },
             ..row("n7", None)
         });
-        let census = |me: &str, job: u64| Census::of(&rows, &NodeName::new(me).unwrap(), key(job));
+        let census = |me: &str, job: u64| Census::of(&rows, &NodeName::new(me).unwrap(), Some(key(job)));
         // `n3` is not drained: all came before.
         assert_eq!(census("n3", 1), Census { gpu_nodes: 6, others: 2, others_before: 2 });
         assert_eq!(census("n3", 9), Census { gpu_nodes: 6, others: 3, others_before: 3 });
@@ -168,7 +172,7 @@ pub(crate) mod tests {
         for (theirs, stand, mine, before) in table {
             for (me, other) in [("n1", "n2"), ("n2", "n1")] {
                 let rows = [drained_at(other, 2, stand, theirs), drained_at(me, 1, Stand::Drain, mine)];
-                let census = Census::of(&rows, &NodeName::new(me).unwrap(), key(1));
+                let census = Census::of(&rows, &NodeName::new(me).unwrap(), Some(key(1)));
                 assert_eq!((census.others, census.others_before), (1, before), "{me} {theirs:?} {mine:?}");
             }
         }

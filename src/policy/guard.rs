@@ -45,6 +45,8 @@ guards! {
     WholeJob = "whole-job";
     /// A unit of uncertain owner is not judged.
     Attribution = "attribution";
+    /// A GPU with a fault of its own cannot be told from an idle one.
+    Fault = "fault";
     /// A CPU phase caps at alert.
     HostActivity = "host-activity";
     /// The most a signature may ask for.

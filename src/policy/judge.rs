@@ -183,6 +183,12 @@ impl<'a> Bench<'a> {
             "no other holder",
             false,
         );
+        let fault = self.history.fault.clone();
+        let saw = fault.clone().unwrap_or_else(|| "none that hides its job".to_owned());
+        self.note(Guard::Fault, saw, "no such fault of its units", fault.is_some());
+        if let Some(fault) = fault {
+            return unjudged(Guard::Fault, format!("its node has a fault: {fault}"));
+        }
         let cadence = match cadence {
             Reading::Measured(cadence) => cadence,
             Reading::Absent(_) => {

@@ -69,6 +69,17 @@ fn runs_slow<P>(read: &Readings<P>, power: Reading<Milliwatts>) -> bool {
 /// hardware thermal 0x40, hardware power brake 0x80. Bits that are not known mean nothing here.
 const SLOWING: u64 = 0x8 | 0x20 | 0x40 | 0x80;
 
+/// Whether these readings by themselves show a card that hardware or heat has slowed to less than half its clock, well
+/// below its power limit.
+pub fn is_slowed_by_hardware<P>(read: &Readings<P>) -> Reading<bool> {
+    let known = read.power.absence().or(read.sm_clock.absence()).or(read.sm_clock_max.absence());
+    match (read.clocks_event, known) {
+        (Reading::Measured(mask), _) if !is_slowed(mask) => Reading::Measured(false),
+        (Reading::Measured(_), None) => Reading::Measured(runs_slow(read, read.power)),
+        (Reading::Measured(_), Some(why)) | (Reading::Absent(why), _) => Reading::Absent(why),
+    }
+}
+
 fn is_slowed(mask: ClocksEventMask) -> bool {
     mask.0 & SLOWING != 0
 }

@@ -1,8 +1,9 @@
 //! The words we write into Slurm, and how they are read back: one line of printable ASCII, ids only, no figure that
 //! changes by itself and no user text, so that ownership is a comparison byte for byte and nobody's parser breaks on it.
 
+use super::fault::Kind;
 use super::signature::Signature;
-use crate::model::{Deed, JobId, JobRun, Now};
+use crate::model::{Deed, JobId, JobRun, Now, Who};
 use crate::policy::Finding;
 use crate::units::{WallMs, human_ms};
 
@@ -81,6 +82,72 @@ pub fn read(reason: &str) -> Option<Ours> {
     (waste(key, signature, stand, since) == reason).then_some(Ours { key, stand })
 }
 
+/// Where a fault is, as its Reason says it: a PCI address or `node`, and of a process that outlived its job what an
+/// administrator needs (PE-10): `0000:9b:00.0 job=4242 pid=900 uid=1001 comm=python`. No text that a user chose freely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Where(String);
+
+impl Where {
+    /// A place and nothing more.
+    pub fn at(place: &str) -> Where {
+        Where(tame(place))
+    }
+
+    /// Where a process outlived its job.
+    pub fn left(place: &str, job: JobId, pid: u32, who: &Who) -> Where {
+        let uid = who.uid.measured().map_or("_".to_owned(), u32::to_string);
+        let comm = who.comm.measured().map_or("", String::as_str);
+        Where(format!("{} job={job} pid={pid} uid={uid} comm={}", tame(place), tame(comm)))
+    }
+
+    /// Reads what was written down; `None` for anything else.
+    pub fn read(text: &str) -> Option<Where> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let keys: &[&str] = match words.len() {
+            1 => &[""],
+            5 => &["", "job=", "pid=", "uid=", "comm="],
+            _ => return None,
+        };
+        let is_its =
+            |(word, key): (&&str, &&str)| word.strip_prefix(key).is_some_and(|value| tame(value) == value);
+        words.iter().zip(keys).all(is_its).then(|| Where(text.to_owned()))
+    }
+
+    /// As it is written down.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// `gpu-reaper: fault=gpu-lost at=0000:9b:00.0 since=2026-11-29T13:25:38Z`
+pub fn fault(kind: Kind, place: &Where, since: WallMs) -> String {
+    format!("{PREFIX}fault={} at={} since={}", kind.word(), place.0, since.rfc3339())
+}
+
+/// Letters, digits and a few marks; the rest is replaced, and so is nothing at all.
+fn tame(text: &str) -> String {
+    let keeps = |c: char| if c.is_ascii_alphanumeric() || "._:-".contains(c) { c } else { '_' };
+    let tame: String = text.chars().take(MOST_TAME).map(keeps).collect();
+    if tame.is_empty() { "_".to_owned() } else { tame }
+}
+
+/// A name or place in a Reason is no longer.
+const MOST_TAME: usize = 32;
+
+/// Reads a reason of a drain for a fault; `None` for anything that [`fault`] could not have written.
+pub fn read_fault(reason: &str) -> Option<Kind> {
+    let rest = reason.strip_prefix(PREFIX)?.strip_prefix("fault=")?;
+    let (kind, rest) = rest.split_once(" at=")?;
+    let (place, since) = rest.rsplit_once(" since=")?;
+    let (kind, place, since) = (Kind::from_word(kind)?, Where::read(place)?, WallMs::parse(since)?);
+    (fault(kind, &place, since) == reason).then_some(kind)
+}
+
+/// Whether a reason is one that this version writes, for a job run or for a fault.
+pub fn is_ours(reason: &str) -> bool {
+    read(reason).is_some() || read_fault(reason).is_some()
+}
+
 /// What a cancelled or requeued job's owner reads in AdminComment. It is written before, since a job that is over may
 /// take no comment, and so claims nothing that may yet fail.
 pub fn comment(deed: Deed, job: &JobRun, finding: &Finding, now: &Now) -> String {
@@ -108,6 +175,7 @@ pub fn is_comment(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reading::Reading;
 
     const KEY: RunKey = RunKey { job: JobId::FIRST, start_unix_s: 1_764_422_738, restart: 0 };
     const SINCE: WallMs = WallMs(1_764_422_738_000);
@@ -119,6 +187,37 @@ mod tests {
             let text = waste(KEY, Signature::Hung, stand, SINCE);
             assert_eq!(read(&text), Some(Ours { key: KEY, stand }), "{text}");
             assert!(text.len() < 120 && text.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        }
+    }
+
+    #[test]
+    fn a_reason_for_a_fault_reads_back_and_holds_no_text_that_breaks_a_tool() {
+        // jade-hpc-gpu#73 (PE-01): pid, uid, GPU and command; aws/aws-parallelcluster-node#639 (ND-10): one line.
+        let left = |comm: &str| {
+            let who = Who { uid: Reading::Measured(1001), comm: Reading::Measured(comm.to_owned()) };
+            Where::left("0000:9b:00.0", JobId::FIRST, 900, &who)
+        };
+        assert_eq!(
+            fault(Kind::Leak, &left("python"), SINCE),
+            "gpu-reaper: fault=leak at=0000:9b:00.0 job=1 pid=900 uid=1001 comm=python since=2025-11-29T13:25:38Z"
+        );
+        for comm in ["python", "", "a b=c\n\"x", "since=2025", "\u{fc}ber", "aaaaaaaaaaaaaaaa"] {
+            let (place, text) = (left(comm), fault(Kind::Leak, &left(comm), SINCE));
+            assert_eq!(
+                (read_fault(&text), Where::read(place.as_str())),
+                (Some(Kind::Leak), Some(place)),
+                "{text}"
+            );
+            assert!(text.len() < 150 && text.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        }
+        for kind in Kind::ALL {
+            let text = fault(*kind, &Where::at("node"), SINCE);
+            assert!(read_fault(&text) == Some(*kind) && read(&text).is_none() && is_ours(&text), "{text}");
+            for other in
+                [format!("{text} by ada"), text.replace("fault=", "fault=x"), text.replace(" at=", " on=")]
+            {
+                assert_eq!(read_fault(&other), None, "{other}");
+            }
         }
     }
 

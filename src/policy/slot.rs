@@ -42,6 +42,11 @@ impl Slot {
         Slot::of(node, job, period_ms(spread_ms, cadence.filter(|_| !drained)))
     }
 
+    /// The cut by which a node drains itself for a kind of fault, which may come to all of them at once.
+    pub fn of_fault(node: &NodeName, kind: &str, spread_ms: i64, cadence: Option<Cadence>) -> Slot {
+        Slot::named(&format!("{node} {kind}"), period_ms(spread_ms, cadence))
+    }
+
     /// The cut of a node, whatever runs there.
     pub fn of_node(node: &NodeName, spread_ms: i64) -> Slot {
         Slot::named(node.as_str(), spread_ms)

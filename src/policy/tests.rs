@@ -26,7 +26,7 @@ fn now() -> Now {
     Now { boot_id: "boot".into(), boot: BootMs(NOW), wall: WallMs(1_795_961_844_000) }
 }
 
-fn rules() -> Rules {
+pub(super) fn rules() -> Rules {
     Rules {
         thresholds: Thresholds {
             util_pct: 15,
@@ -107,6 +107,7 @@ fn history_every(seconds: i64, units: &[Vec<Observation>]) -> JobHistory {
         ticks: (0..length).map(tick).collect(),
         actions: Vec::new(),
         open_finding: None,
+        fault: None,
     }
 }
 

@@ -25,10 +25,17 @@ pub struct Case {
 }
 
 /// Replays and judges every registered job that holds GPUs here.
-pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Result<Vec<Case>, Trouble> {
+/// `amiss`: some fault is open.
+pub fn open(
+    setting: &Setting,
+    snapshot: &Snapshot,
+    amiss: bool,
+    ledger: &mut Ledger,
+) -> Result<Vec<Case>, Trouble> {
     let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
     let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
     let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
+    let faults = if amiss { ledger.open_faults()? } else { Vec::new() };
     let (histories, mut open) = ledger.together(|ledger| {
         let open = ledger.open_findings()?;
         let asked = holding.map(|run| JobAsked {
@@ -42,6 +49,7 @@ pub fn open(setting: &Setting, snapshot: &Snapshot, ledger: &mut Ledger) -> Resu
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
         history.open_finding = at.map(|at| open.swap_remove(at).into());
+        history.fault = explain::hiding(&faults, &history);
         let assessment = judge(&history, rules, cadence, setting.now);
         let lives = snapshot.lives(&history.job);
         Case { history, assessment, cadence, lives }

@@ -176,7 +176,7 @@ pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Readi
 }
 
 /// Whatever about this run, node or site forbids a deed that time has made due.
-fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<String>, Trouble> {
+pub(super) fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<String>, Trouble> {
     let config = setting.config;
     let thresholds = &config.rules.thresholds;
     let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);

@@ -1,22 +1,11 @@
 //! What a run sees: GPUs, and jobs by local evidence. One implementation looks at this machine, the other at a
 //! scenario; the run cannot tell them apart.
 
-use crate::host::kernel_log::Xid;
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
+use crate::gpu::bus::LinkWidth;
+use crate::host::kernel_log::Heard;
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Who, Whose};
 use crate::reading::{Absence, Reading};
 use crate::units::{DeviceMinor, PciAddress};
-
-/// Whose a process is, by its cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// Of this job on this node.
-    Job(JobId),
-    /// Slurm's, and of no job that can be told, or of another node of this host.
-    Slurms,
-    /// Of no cgroup of Slurm's: a container that a daemon started, a daemon, a session. On a GPU that one job
-    /// holds it is weakly that job's: it counts for it, and speaks against nobody (NVIDIA/nvidia-docker#1227).
-    Outside,
-}
 
 /// A process on a GPU, as this machine knows it. Of one that has gone, or whose pid another one has by now, nothing
 /// is known; its entry stays.
@@ -33,15 +22,16 @@ impl Resident {
     pub fn job(&self) -> Option<JobId> {
         match self.whose {
             Reading::Measured(Whose::Job(id)) => Some(id),
-            Reading::Measured(Whose::Slurms | Whose::Outside) | Reading::Absent(_) => None,
+            Reading::Measured(Whose::SomeJobs | Whose::Slurms | Whose::Outside) | Reading::Absent(_) => None,
         }
     }
 }
 
 /// Everything a run can look at. Nothing here asks the controller.
 pub trait Eyes {
-    /// Starts the look at the GPUs; called once, before the ledger is opened.
-    fn start(&mut self);
+    /// Starts the look at the GPUs; called once, before the ledger is opened. `states`: also at those that change
+    /// rarely and cost calls of their own.
+    fn start(&mut self, states: bool);
 
     /// What is known before anything is seen: the run's moment, and the registered jobs.
     fn know(&mut self, now: &Now, jobs: &[JobRun]);
@@ -67,8 +57,24 @@ pub trait Eyes {
         Reading::Absent(Absence::NotSupported)
     }
 
-    /// What the driver wrote to the kernel's log about its GPUs. Not supported where those are imagined.
-    fn xids(&mut self) -> Reading<Vec<Xid>> {
+    /// Who a process is.
+    fn who(&mut self, _pid: u32) -> Who {
+        Who { uid: Reading::Absent(Absence::NotSupported), comm: Reading::Absent(Absence::NotSupported) }
+    }
+
+    /// Whether the GPUs stay initialised between two looks, as far as it can be told without asking the driver.
+    fn persistent(&mut self) -> bool {
+        true
+    }
+
+    /// How wide a GPU's link to the bus is. Not supported where the GPUs are imagined.
+    fn link_width(&mut self, _gpu: &PciAddress) -> Reading<LinkWidth> {
+        Reading::Absent(Absence::NotSupported)
+    }
+
+    /// What the driver wrote to the kernel's log about its GPUs, from a record on; `None`: all that is there. Not
+    /// supported where those are imagined.
+    fn kernel_log(&mut self, _since: Option<u64>) -> Reading<Heard> {
         Reading::Absent(Absence::NotSupported)
     }
 }

@@ -1,134 +1,53 @@
 //! The eyes that look at this machine: the worker for the GPUs, /proc and Slurm's cgroups for the jobs. The controller
 //! is not asked for anything.
 
-use super::eyes::{Eyes, Resident, Whose};
-use crate::gpu::bus;
+use super::eyes::{Eyes, Resident};
+use super::owners::Owners;
+use crate::gpu::bus::LinkWidth;
 use crate::gpu::worker::{self, Pending, Plan};
-use crate::host::kernel_log::{self, Xid};
+use crate::gpu::{bus, driver};
+use crate::host::kernel_log::{self, Heard};
 use crate::host::{Holders, Proc};
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Who};
 use crate::reading::{Absence, Reading};
-use crate::slurm::cgroup::{self, JobFolder, JobTag, Roots};
-use crate::units::{BootMs, DeviceMinor, NodeName, PciAddress};
+use crate::slurm::cgroup::{self, JobTag};
+use crate::units::{DeviceMinor, NodeName, PciAddress};
 use std::collections::BTreeMap;
-use std::path::Path;
-
-/// slurmstepd's program files: Slurm's own name, and Debian's.
-const STEWARDS: [&str; 2] = ["slurmstepd", "slurmstepd-wlm"];
 
 /// This machine.
 pub struct Machine {
     plan: Plan,
     pending: Option<Pending>,
-    node: NodeName,
-    proc: Proc,
-    roots: Roots,
+    owners: Owners,
     holders: Holders,
-    /// The run's own moment, where it is known. A process that began later was not there when the driver was asked.
-    moment: Option<BootMs>,
-    folders: Option<Reading<Vec<JobFolder>>>,
-    /// SLUIDs in capitals, with the job that registration or slurmstepd names.
-    sluids: BTreeMap<String, Option<JobId>>,
 }
 
 impl Machine {
     /// Nothing is looked at yet.
     pub fn new(plan: Plan, node: NodeName) -> Machine {
-        Machine {
-            plan,
-            pending: None,
-            node,
-            proc: Proc::default(),
-            roots: Roots::default(),
-            holders: Holders::new(Proc::default()),
-            moment: None,
-            folders: None,
-            sluids: BTreeMap::new(),
-        }
+        let holders = Holders::new(Proc::default());
+        Machine { plan, pending: None, owners: Owners::new(node), holders }
     }
 
-    /// The job cgroups, listed once a run.
-    fn folders(&mut self) -> Reading<&[JobFolder]> {
-        let (roots, node) = (&self.roots, &self.node);
-        let listed = self.folders.get_or_insert_with(|| roots.jobs(node.as_str()));
-        listed.as_ref().map(Vec::as_slice)
-    }
-
-    /// The job of a SLUID: that of the registration that has it, else of the slurmstepd in its cgroup.
-    fn job_of_sluid(&mut self, sluid: &str) -> Option<JobId> {
-        let key = sluid.to_ascii_uppercase();
-        if let Some(known) = self.sluids.get(&key) {
-            return *known;
-        }
-        let is_its = |f: &&JobFolder| matches!(&f.tag, JobTag::Sluid(s) if s.eq_ignore_ascii_case(sluid));
-        let folder = self.folders().measured().and_then(|folders| folders.iter().find(is_its).cloned());
-        let job = folder.and_then(|folder| self.steward_names(&folder.path));
-        self.sluids.insert(key, job);
-        job
-    }
-
-    /// What the slurmstepd of a job's steps calls itself. Only root's slurmstepd is believed: any process may take
-    /// its title, and what it starts (hooks under RunInJob, SPANK plugins) stands beside it.
-    fn steward_names(&self, job: &Path) -> Option<JobId> {
-        let is_steward = |pid: &u32| {
-            let program = self.proc.program(*pid);
-            program.measured().is_some_and(|name| STEWARDS.contains(&name.as_str()))
-                && self.proc.real_uid(*pid) == Reading::Measured(0)
-        };
-        let named = |pid: u32| cgroup::job_of_title(self.proc.title(pid).measured()?);
-        let mut jobs = cgroup::stewards(job).into_iter().filter(is_steward).filter_map(named);
-        let first = jobs.next()?;
-        jobs.all(|job| job == first).then_some(first)
-    }
-
-    fn whose(&mut self, cgroup: &str) -> Whose {
-        let place = cgroup::place(cgroup);
-        let ours = place.node.as_deref().is_none_or(|n| n == self.node.as_str());
-        let job = match place.tag {
-            JobTag::NotSlurm => return Whose::Outside,
-            JobTag::Job(id) if ours => Some(id),
-            JobTag::Sluid(sluid) if ours => self.job_of_sluid(&sluid),
-            JobTag::Job(_) | JobTag::Sluid(_) | JobTag::Slurm => None,
-        };
-        job.map_or(Whose::Slurms, Whose::Job)
-    }
-
-    /// The cgroup of this very run: of a requeued job, the other run's may still be there.
-    fn folder_of(&mut self, job: &JobRun) -> Option<JobFolder> {
-        let r = &job.registration;
-        let folders = self.folders().measured()?.to_vec();
-        let sluid = r.sluid.measured();
-        folders.into_iter().find(|folder| match (&folder.tag, sluid) {
-            (JobTag::Job(id), _) => *id == r.job,
-            (JobTag::Sluid(s), Some(own)) => s.eq_ignore_ascii_case(own),
-            (JobTag::Sluid(s), None) => self.job_of_sluid(s) == Some(r.job),
-            (JobTag::Slurm | JobTag::NotSlurm, _) => false,
-        })
-    }
-
-    fn began_later(&self, started: BootMs) -> bool {
-        self.moment.is_some_and(|moment| started > moment)
-    }
-
-    /// Sums over the processes that are still there.
     /// What everything in the cgroups of these processes used: a container's loaders hold no GPU. `None` where one of
     /// them is not counted.
     fn containers_cpu_ms(&self, pids: &[u32]) -> Option<u64> {
         let mut containers = BTreeMap::new();
         for pid in pids {
-            let lines = self.proc.cgroup(*pid);
-            let (folder, cpu_ms) = self.roots.cpu_ms_beside(lines.measured()?)?;
+            let lines = self.owners.proc.cgroup(*pid);
+            let (folder, cpu_ms) = self.owners.roots.cpu_ms_beside(lines.measured()?)?;
             containers.insert(folder, cpu_ms);
         }
         (!containers.is_empty()).then(|| containers.values().sum())
     }
 
+    /// Sums over the processes that are still there.
     fn sums(&self, pids: &[u32]) -> Sums {
         let none = Reading::Measured(0);
         let mut sums = Sums { seen: 0, stopped: 0, cpu_ms: none, written_bytes: none, read_bytes: none };
         for pid in pids {
-            let Reading::Measured(facts) = self.proc.facts(*pid) else { continue };
-            if self.began_later(facts.started()) {
+            let Reading::Measured(facts) = self.owners.proc.facts(*pid) else { continue };
+            if self.owners.began_later(facts.started()) {
                 continue;
             }
             // slurmstepd goes on while its job is stopped; a zombie does nothing.
@@ -136,7 +55,7 @@ impl Machine {
             sums.seen += u32::from(own);
             sums.stopped += u32::from(own && matches!(facts.state, 'T' | 't'));
             sums.cpu_ms = sums.cpu_ms.map(|ms| ms + facts.cpu_ms);
-            let io = self.proc.io(*pid);
+            let io = self.owners.proc.io(*pid);
             sums.written_bytes = sums.written_bytes.and_then(|n| io.map(|io| n + io.write_bytes));
             sums.read_bytes = sums.read_bytes.and_then(|n| io.map(|io| n + io.read_bytes));
         }
@@ -145,17 +64,15 @@ impl Machine {
 }
 
 impl Eyes for Machine {
-    fn start(&mut self) {
+    fn start(&mut self, states: bool) {
+        self.plan.states = states;
         self.pending = Some(worker::start(&self.plan));
+        self.plan.states = false;
     }
 
     fn know(&mut self, now: &Now, jobs: &[JobRun]) {
-        self.moment = Some(now.boot);
-        for registration in jobs.iter().map(|job| &job.registration) {
-            if let Reading::Measured(sluid) = &registration.sluid {
-                self.sluids.insert(sluid.to_ascii_uppercase(), Some(registration.job));
-            }
-        }
+        self.owners.moment = Some(now.boot);
+        jobs.iter().for_each(|job| self.owners.know(&job.registration));
     }
 
     fn gpus(&mut self) -> Reading<GpuReport> {
@@ -164,11 +81,12 @@ impl Eyes for Machine {
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {
-        let tags = self.folders().map(|folders| folders.iter().map(|f| f.tag.clone()).collect::<Vec<_>>());
+        let tags =
+            self.owners.folders().map(|folders| folders.iter().map(|f| f.tag.clone()).collect::<Vec<_>>());
         tags.map(|tags| {
             let job = |tag| match tag {
                 JobTag::Job(id) => Some(id),
-                JobTag::Sluid(sluid) => self.job_of_sluid(&sluid),
+                JobTag::Sluid(sluid) => self.owners.job_of_sluid(&sluid),
                 JobTag::Slurm | JobTag::NotSlurm => None,
             };
             tags.into_iter().filter_map(job).collect()
@@ -176,19 +94,11 @@ impl Eyes for Machine {
     }
 
     fn resident(&mut self, pid: u32) -> Resident {
-        // In this order: a process that has the pid after its cgroup was read, and began before the run, had it all
-        // the time.
-        let cgroup = self.proc.cgroup(pid);
-        let start_ticks = self.proc.facts(pid).and_then(|facts| match self.began_later(facts.started()) {
-            true => Reading::Absent(Absence::NotListed),
-            false => Reading::Measured(facts.start_ticks),
-        });
-        let whose = start_ticks.and_then(|_| cgroup.map(|text| self.whose(&text)));
-        Resident { start_ticks, whose }
+        self.owners.resident_with_facts(pid).0
     }
 
     fn job(&mut self, job: &JobRun, pids: &[u32]) -> JobSample {
-        let folder = self.folder_of(job);
+        let folder = self.owners.folder_of(job);
         let listed = folder.as_ref().map(|f| cgroup::processes(&f.path));
         let (inside, whole) = match listed {
             Some(Reading::Measured(all)) => (all, true),
@@ -206,12 +116,12 @@ impl Eyes for Machine {
             (Reading::Absent(Absence::NoData), Reading::Absent(Absence::NoData));
         if let Some(folder) = &folder {
             // Processes that ended take their time with them; the kernel's own count keeps it.
-            match self.roots.cpu_ms(&folder.path) {
+            match self.owners.roots.cpu_ms(&folder.path) {
                 Reading::Absent(Absence::NotSupported) => {}
                 counted => own.cpu_ms = counted,
             }
             frozen = cgroup::frozen(&folder.path);
-            working_set_bytes = self.roots.working_set_bytes(&folder.path);
+            working_set_bytes = self.owners.roots.working_set_bytes(&folder.path);
         }
         let both = |a: Reading<u64>, b: Reading<u64>| a.and_then(|a| b.map(|b| a + b));
         JobSample {
@@ -225,18 +135,31 @@ impl Eyes for Machine {
     }
 
     fn holders(&mut self, minors: &[DeviceMinor], job: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
-        let folder = job.and_then(|job| self.folder_of(job));
+        let folder = job.and_then(|job| self.owners.folder_of(job));
         let processes = folder.map(|folder| cgroup::processes(&folder.path));
         let first = processes.as_ref().and_then(Reading::measured).map_or(&[][..], Vec::as_slice);
         self.holders.of(minors, first)
+    }
+
+    fn who(&mut self, pid: u32) -> Who {
+        let proc = &self.owners.proc;
+        Who { uid: proc.real_uid(pid), comm: proc.facts(pid).map(|facts| facts.comm) }
+    }
+
+    fn persistent(&mut self) -> bool {
+        driver::persistenced_runs()
     }
 
     fn unlisted(&mut self, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
         bus::unlisted(listed)
     }
 
-    fn xids(&mut self) -> Reading<Vec<Xid>> {
-        kernel_log::xids()
+    fn link_width(&mut self, gpu: &PciAddress) -> Reading<LinkWidth> {
+        bus::link_width(gpu)
+    }
+
+    fn kernel_log(&mut self, since: Option<u64>) -> Reading<Heard> {
+        kernel_log::since(since)
     }
 }
 
@@ -265,8 +188,9 @@ fn frozen_or_stopped(cgroup: Reading<bool>, own: &Sums) -> Reading<bool> {
 mod tests {
     use super::*;
     use crate::gpu::worker::SourcePlan;
-    use crate::model::{GpuClaim, JobRunId, JobStart, RegisteredBy, Registration, StartSource};
-    use crate::units::{GresIndex, WallMs};
+    use crate::model::{GpuClaim, JobRunId, JobStart, RegisteredBy, Registration, StartSource, Whose};
+    use crate::slurm::cgroup::Roots;
+    use crate::units::{BootMs, GresIndex, WallMs};
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::time::Duration;
@@ -318,12 +242,17 @@ mod tests {
 
         fn machine(&self) -> Machine {
             let source = SourcePlan::Nvml { library: None, gpm: crate::model::Gpm::Off };
-            let plan = Plan { source, deadline: Duration::from_secs(1), lock: self.0.path().join("lock") };
+            let plan = Plan {
+                source,
+                states: false,
+                deadline: Duration::from_secs(1),
+                lock: self.0.path().join("lock"),
+            };
             let mut machine = Machine::new(plan, NodeName::new("n1").unwrap());
-            machine.proc = Proc::at(&self.0.path().join("proc"));
-            machine.roots = Roots::under(&self.0.path().join("cg"));
-            machine.holders = Holders::new(machine.proc.clone());
-            machine.moment = Some(BootMs(1_000_000));
+            machine.owners.proc = Proc::at(&self.0.path().join("proc"));
+            machine.owners.roots = Roots::under(&self.0.path().join("cg"));
+            machine.holders = Holders::new(machine.owners.proc.clone());
+            machine.owners.moment = Some(BootMs(1_000_000));
             machine
         }
     }
@@ -402,7 +331,7 @@ mod tests {
         host.steward(20, "slurmstepd", 0, "slurmstepd: [5.0]");
         host.steward(21, "slurmstepd", 0, "slurmstepd: [6.0]");
         let mut machine = host.machine();
-        assert_eq!(machine.resident(10).whose, Reading::Measured(Whose::Slurms), "two jobs are none");
+        assert_eq!(machine.resident(10).whose, Reading::Measured(Whose::SomeJobs), "two jobs are none");
         assert_eq!(machine.jobs_here(), Reading::Measured(vec![]));
     }
 
@@ -412,7 +341,7 @@ mod tests {
         let table = [
             ("/system.slice/n1_slurmstepd.scope/job_7/step_0", of(7)),
             ("/system.slice/slurmstepd.scope/job_7/step_0", of(7)),
-            ("/system.slice/n2_slurmstepd.scope/job_7/step_0", Reading::Measured(Whose::Slurms)),
+            ("/system.slice/n2_slurmstepd.scope/job_7/step_0", Reading::Measured(Whose::SomeJobs)),
             ("/system.slice/slurmd.service", Reading::Measured(Whose::Slurms)),
             // NVIDIA/nvidia-docker#1227 (CG-04).
             ("/docker/879c", Reading::Measured(Whose::Outside)),

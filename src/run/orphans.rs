@@ -113,7 +113,9 @@ fn found(setting: &Setting, node: &NodeStatus, ledger: &mut Ledger) -> Result<Op
         release::lifted_by_somebody(setting, &drain, node, ledger)?;
     }
     let reason = node.reason.as_deref().filter(|reason| node.drained() && reason.starts_with(PREFIX));
-    let orphan = reason.filter(|_| !here.iter().any(|drain| drain.shows(node)));
+    // One for a fault that this ledger knows is no orphan on any boot: it stays until a person lifts it.
+    let of_fault = ledger.fault_drains(setting.now)?.iter().any(|drain| drain.shows(node));
+    let orphan = reason.filter(|_| !of_fault && !here.iter().any(|drain| drain.shows(node)));
     Ok(orphan.map(|reason| Orphan { reason: reason.to_owned(), known: shown.into_iter().next_back() }))
 }
 

@@ -10,6 +10,7 @@ use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::Release;
 use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
+use crate::policy::fault::Kind;
 use crate::policy::reason::Stand;
 use crate::policy::{Judgement, nodes, stage};
 use crate::reading::{Absence, Reading};
@@ -23,8 +24,8 @@ pub const KIND: &str = "drain";
 /// The kind under which one that this boot or this ledger does not know is kept; its subject is the node's Reason.
 pub const ORPHAN: &str = "orphan";
 
-/// Kinds of faults that are notes about our drains or about jobs, and no fault of the node.
-const NO_FAULT_OF_THE_NODE: [&str; 3] = [KIND, ORPHAN, "xid"];
+/// Kinds that are notes about our drains or about jobs, and no fault of the node; and a setting that makes no GPU unfit.
+const NO_FAULT_OF_THE_NODE: [&str; 4] = [KIND, ORPHAN, "job-xid", Kind::PersistenceMode.word()];
 
 /// Why a drain is not fit for release.
 #[derive(Debug, PartialEq, Eq)]
@@ -428,8 +429,12 @@ mod tests {
             detail: "2 of 4 GPUs missing".to_owned(),
             opened: WallMs(0),
             last_run: RunId(1),
+            told: true,
+            place: None,
+            withheld: None,
+            acked_by: None,
         };
-        for kind in ["drain", "orphan", "xid"] {
+        for kind in ["drain", "orphan", "job-xid", "persistence-mode"] {
             assert_eq!(no_fault(&[fault(kind)]), Ok(()), "{kind}");
         }
         for kind in ["collector", "gpu-missing", "a kind of a later version"] {

@@ -209,6 +209,11 @@ impl Snapshot {
         pids
     }
 
+    /// Whose a process on a GPU is, by its cgroup.
+    pub fn whose(&self, pid: u32) -> Reading<Whose> {
+        self.residents.get(&pid).map_or(Reading::Absent(Absence::NotAsked), |resident| resident.whose)
+    }
+
     /// The job of a process on a GPU, by its cgroup.
     pub fn job_of(&self, pid: u32) -> Option<JobId> {
         self.residents.get(&pid).and_then(Resident::job)
@@ -261,36 +266,6 @@ impl Snapshot {
             self.unit(uuid).is_some_and(|u| is_work(&u.readings, &setting.config.rules.thresholds))
         };
         units.is_some_and(|units| units.iter().any(|u| works(&u.uuid)))
-    }
-
-    /// Says once that the GPUs cannot be read, and once that they can again: a fault of the collector, nobody's
-    /// idleness. Whether the last run could read them is in the lock file, so that a healthy run asks nothing.
-    pub fn tell_blindness(
-        &self,
-        setting: &Setting,
-        run: RunId,
-        before: &Before,
-        ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
-        const KIND: &str = "collector";
-        match &self.gpus {
-            Reading::Absent(why) => {
-                if ledger.fault_seen(KIND, "gpus", why.words(), run, setting.now)? {
-                    tracing::warn!(
-                        "the GPUs cannot be read: {}; nothing is judged until they can",
-                        why.words()
-                    );
-                }
-            }
-            Reading::Measured(_) if *before != Before::Ended => {
-                for fault in ledger.open_faults()?.iter().filter(|f| f.kind == KIND) {
-                    ledger.fault_gone(fault.id, setting.now)?;
-                    tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
-                }
-            }
-            Reading::Measured(_) => {}
-        }
-        Ok(())
     }
 
     /// Remembers it all, in one transaction; a killed run of this boot before it too.

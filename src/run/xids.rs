@@ -1,45 +1,109 @@
-//! Xids of the kernel's log, told to the jobs that they are about: for the explanation and nothing else, whatever
-//! their number, because any user's kernel can cause one. An Xid that is nobody's is left in the log.
+//! Xids of the kernel's log. Each is told to the job that it is about, for the explanation and nothing else, because any
+//! user's kernel can cause one. Those that mean hardware, by a short list, are the node's too: the log's records are
+//! numbered, so that each is heard as news once a boot. Any other one that is nobody's is left in the log.
 
 use super::eyes::Eyes;
 use super::snapshot::{Snapshot, whole};
 use super::{Setting, Trouble};
-use crate::host::kernel_log::Xid;
-use crate::ledger::Ledger;
+use crate::host::kernel_log::{Heard, Xid};
+use crate::ledger::{Ledger, Remembered};
 use crate::model::{Field, JobId, JobRun, RunId, UnitKind, UnitSample};
 use crate::reading::Reading;
+use crate::units::{PciAddress, hash};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The log is read once in so many runs, and more rarely while every job is seen at work: at each reading the kernel
-/// weighs every record that it keeps, thousands on a server, at half a microsecond and more. Nothing is lost by it
-/// while the log holds the time between. Not in the runs that look at the bus.
-const EVERY: i64 = 8;
-const EVERY_AT_WORK: i64 = 32;
-const TURN: i64 = 4;
+/// The log is read once in so many runs while nothing is amiss: at each reading every record that the kernel keeps is
+/// passed by, thousands on a server, at a microsecond each. Nothing is lost by it while the log holds the time between.
+/// Not in the runs that look at the bus.
+const EVERY: i64 = 4;
+const TURN: i64 = 2;
 
-/// Looks through the log where it is due, and keeps with each job what is its. What ended with its job is closed.
-pub fn attach(
+/// Where it is kept how far the log was read.
+const LOG: &str = "kernel-log";
+/// The number of the next record.
+const NEXT: &str = "next";
+/// On which boot, by a hash of its id.
+const BOOT: &str = "boot";
+/// "Fallen off the bus" without a number is this one.
+const OFF_THE_BUS: u32 = 79;
+
+/// An Xid that means hardware, new since the log was last read.
+pub struct Hardware {
+    /// Which GPU.
+    pub gpu: PciAddress,
+    /// GPU and number: one episode.
+    pub subject: String,
+    /// In words.
+    pub words: String,
+    /// The kernel itself wrote it.
+    pub by_kernel: bool,
+}
+
+/// Looks through the log where it is due, keeps with each job what is its, and gives what is new and means hardware.
+pub fn look(
     setting: &Setting,
     run: RunId,
     snapshot: &Snapshot,
     eyes: &mut dyn Eyes,
+    (remembered, amiss): (&Remembered, bool),
+    ledger: &mut Ledger,
+) -> Result<Vec<Hardware>, Trouble> {
+    let its_turn = run.0 % EVERY == TURN;
+    if !(its_turn || amiss || snapshot.list_changed || in_trouble(snapshot)) {
+        return Ok(Vec::new());
+    }
+    let boot = u64::from(hash(&setting.now.boot_id));
+    let read_on = remembered.get(LOG, BOOT).filter(|of| *of == boot);
+    let cursor = read_on.and_then(|_| remembered.get(LOG, NEXT));
+    let Reading::Measured(heard) = eyes.kernel_log(cursor) else { return Ok(Vec::new()) };
+    if cursor != Some(heard.next) {
+        ledger.remember(&[(LOG.to_owned(), BOOT, boot), (LOG.to_owned(), NEXT, heard.next)])?;
+    }
+    if heard.lost > 0 {
+        tracing::warn!(
+            "{} records of the kernel's log were overwritten before they were read: whether a GPU told of trouble in them \
+             is not known",
+            heard.lost
+        );
+    }
+    attach(setting, run, snapshot, (&heard, eyes), ledger)?;
+    // What the log held before this ledger began was there to be seen by whoever set the node up.
+    let first_ever = remembered.get(LOG, BOOT).is_none();
+    let hardware = |xid: &&Xid| setting.config.faults.law.xids.contains(&xid.number.unwrap_or(OFF_THE_BUS));
+    let mut found = Vec::new();
+    for xid in heard.xids.iter().filter(|_| !first_ever).filter(hardware) {
+        // Another node of this host, or a virtual machine, may have cards of its own.
+        if ledger.has_had_gpu_at(&xid.gpu)? {
+            let detail = words(setting, xid, snapshot);
+            found.push(Hardware {
+                gpu: xid.gpu.clone(),
+                subject: format!("{} {}", name(xid, snapshot), xid.number.unwrap_or(OFF_THE_BUS)),
+                words: format!("{detail}, record {} of this boot's kernel log", xid.seq),
+                by_kernel: xid.by_kernel,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Keeps with each job what is its. What ended with its job is closed.
+fn attach(
+    setting: &Setting,
+    run: RunId,
+    snapshot: &Snapshot,
+    (heard, eyes): (&Heard, &mut dyn Eyes),
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    let holding = || snapshot.jobs.iter().filter(|job| !job.registration.gpus.is_empty());
-    let at_work = || holding().all(|job| snapshot.works(setting, job));
-    let its_turn = run.0 % EVERY == TURN && (run.0 % EVERY_AT_WORK == TURN || !at_work());
-    if !(its_turn || snapshot.list_changed || in_trouble(snapshot)) {
-        return Ok(());
-    }
     for fault in ledger.open_faults()? {
         if fault.xid_of().is_some_and(|of| !snapshot.jobs.iter().any(|job| job.id == of)) {
             ledger.fault_gone(fault.id, setting.now)?;
         }
     }
-    let Some(first) = holding().map(|job| job.registration.start.boot).min() else { return Ok(()) };
+    let holding = snapshot.jobs.iter().filter(|job| !job.registration.gpus.is_empty());
+    let Some(first) = holding.map(|job| job.registration.start.boot).min() else { return Ok(()) };
     // A kernel in a loop writes the same a thousand times.
     let (mut seen, mut processes) = (BTreeSet::new(), BTreeMap::new());
-    for xid in eyes.xids().measured().into_iter().flatten().filter(|xid| xid.at >= first) {
+    for xid in heard.older.iter().chain(&heard.xids).filter(|xid| xid.at >= first) {
         let mut job_of = |pid| snapshot.job_of(pid).or_else(|| eyes.resident(pid).job());
         let of_process = xid.pid.and_then(|pid| *processes.entry(pid).or_insert_with(|| job_of(pid)));
         let Some(job) = owner(xid, &snapshot.jobs, of_process, |job| holds(snapshot, job, xid)) else {
@@ -52,10 +116,7 @@ pub fn attach(
         let detail = words(setting, xid, snapshot);
         if ledger.keep_xid(job.id, &what, &detail, run, setting.now)? {
             let shown = job.shown_id();
-            tracing::warn!(
-                job = shown,
-                "job {shown}: {detail}; kept for --explain, nothing is done about it"
-            );
+            tracing::warn!(job = shown, "job {shown}: {detail}; kept for --explain");
         }
     }
     Ok(())
@@ -102,6 +163,14 @@ fn holds(snapshot: &Snapshot, job: &JobRun, xid: &Xid) -> bool {
 fn what(xid: &Xid) -> String {
     let or_none = |n: Option<u32>| n.map_or("-".to_owned(), |n| n.to_string());
     format!("{} {} {}", or_none(xid.number), xid.gpu, or_none(xid.pid))
+}
+
+/// The GPU's UUID where it is listed, else its address.
+fn name(xid: &Xid, snapshot: &Snapshot) -> String {
+    let mut listed = snapshot.gpus.measured().into_iter().flat_map(whole);
+    let unit = listed.find(|unit| unit.identity.pci.measured() == Some(&xid.gpu));
+    let uuid = unit.and_then(|unit| unit.identity.uuid.measured());
+    uuid.map_or_else(|| xid.gpu.to_string(), |uuid| uuid.as_str().to_owned())
 }
 
 /// "Xid 31 on GPU 3 (0000:9b:00.0) at 2026-11-29T13:25:38Z, pid 1234 `python`".
@@ -161,7 +230,9 @@ mod tests {
     fn an_xid_is_of_its_process_job_else_of_the_only_holder_and_of_nobody_before() {
         // kubernetes-sigs/dra-driver-nvidia-gpu#689 (FT-04)
         let gpu = PciAddress::parse("0000:9b:00").unwrap();
-        let xid = Xid { at: BootMs(1000), gpu, instance: None, number: Some(43), pid: Some(7), name: None };
+        let (number, pid) = (Some(43), Some(7));
+        let at = BootMs(1000);
+        let xid = Xid { seq: 1, at, by_kernel: true, gpu, instance: None, number, pid, name: None };
         let jobs = [job(1, 500), job(2, 1000), job(3, 1001)];
         // Whose the process is, who holds the GPU, and whose the Xid then is.
         let table = [

@@ -1,8 +1,10 @@
 //! A scenario file: one idea, told as configuration, jobs, samples and what must come of them. Times count from
 //! the end of the story (`-20m`), which is its now. Strict: a word that is not understood fails the scenario.
 
+use super::kernel_log::Line;
+use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Phase, Timeline};
-use crate::model::{MigMode, Peak};
+use crate::model::{Field, MigMode, Peak};
 use crate::reading::{Absence, Reading};
 use crate::units::{ClocksEventMask, Megahertz, MemoryBytes, Milliwatts, Percent};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -27,6 +29,9 @@ pub struct Scenario {
     pub jobs: Vec<Job>,
     /// What its GPUs said, and when runs came: the runs of the story are those of its samples.
     pub samples: Vec<Samples>,
+    /// What was written to the kernel's log, by time; empty: there is none.
+    #[serde(default)]
+    pub kernel_log: Vec<Line>,
     /// What happened at Slurm's side, by time.
     #[serde(default)]
     pub slurm: Vec<SlurmEvent>,
@@ -210,12 +215,18 @@ pub struct Samples {
     /// The driver's recovery action: 1 reset, 2 reboot, ...
     #[serde(default)]
     pub recovery_action: u64,
+    /// Counters and states by their names: `{ remap_pending: 1, fabric_state: no_permission }`.
+    #[serde(default)]
+    pub fields: BTreeMap<String, Told>,
+    /// Lanes of each card's link to the bus, now and at most: `8/16`.
+    #[serde(default)]
+    pub link_width: Option<Lanes>,
     /// Readings that are absent, and why.
     #[serde(default)]
     pub absent: BTreeMap<String, String>,
-    /// The cards fail at their handle.
+    /// The cards fail at their handle: `true`, or another reason than that they are lost.
     #[serde(default)]
-    pub lost: bool,
+    pub lost: Lost,
     /// The driver does not list the cards.
     #[serde(default)]
     pub unlisted: bool,
@@ -231,6 +242,32 @@ pub struct Samples {
     /// What each job's processes write, per second.
     #[serde(default)]
     pub writes: Option<Bytes>,
+}
+
+/// A number, or why there is none.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Told {
+    /// The number.
+    Number(u64),
+    /// The reason's key.
+    Absent(String),
+}
+
+/// Whether cards are lost, or why they fail.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Lost {
+    /// Lost or not.
+    Plainly(bool),
+    /// The reason's key.
+    Because(String),
+}
+
+impl Default for Lost {
+    fn default() -> Lost {
+        Lost::Plainly(false)
+    }
 }
 
 fn nothing() -> Share {
@@ -363,6 +400,14 @@ parsed!(
     |t| t.strip_suffix('W')?.parse::<u64>().ok()?.checked_mul(1000)
 );
 parsed!(
+    /// Lanes of a link now, and at most.
+    Lanes(LinkWidth),
+    |t| {
+        let (current, max) = t.split_once('/')?;
+        Some(LinkWidth { current: current.parse().ok()?, max: max.parse().ok()? })
+    }
+);
+parsed!(
     /// A percentage.
     Share(Option<Percent>),
     |t| Percent::new(t.strip_suffix('%')?.parse().ok()?).map(Some)
@@ -400,7 +445,7 @@ impl Share {
 }
 
 /// The absence of a key.
-fn absence(key: &str) -> Result<Absence, String> {
+pub(super) fn absence(key: &str) -> Result<Absence, String> {
     let found = Absence::ALL.iter().find(|a| a.key() == key).copied();
     found.ok_or_else(|| format!("`{key}` is no reason of absence"))
 }
@@ -413,11 +458,29 @@ impl Samples {
         }
     }
 
-    fn phase(&self, cards: usize) -> Result<Phase, String> {
-        const FIELDS: [&str; 6] = ["util", "memctl", "ring", "memory", "power", "processes"];
-        if let Some(odd) = self.absent.keys().find(|k| !FIELDS.contains(&k.as_str())) {
-            return Err(format!("`absent: {odd}`: expected one of {}", FIELDS.join(", ")));
+    fn fields(&self) -> Result<Vec<(Field, Reading<u64>)>, String> {
+        let mut fields = vec![(Field::RecoveryAction, Reading::Measured(self.recovery_action))];
+        for (word, told) in &self.fields {
+            let field = Field::ALL.iter().find(|field| field.word() == word);
+            let field = *field.ok_or_else(|| format!("`fields: {word}`: no field has that name"))?;
+            let value = match told {
+                Told::Number(number) => Reading::Measured(*number),
+                Told::Absent(why) => Reading::Absent(absence(why)?),
+            };
+            fields.push((field, value));
         }
+        Ok(fields)
+    }
+
+    fn phase(&self, cards: usize) -> Result<Phase, String> {
+        const READINGS: [&str; 8] =
+            ["util", "memctl", "ring", "memory", "power", "processes", "link_width", "kernel_log"];
+        if let Some(odd) = self.absent.keys().find(|k| !READINGS.contains(&k.as_str())) {
+            return Err(format!("`absent: {odd}`: expected one of {}", READINGS.join(", ")));
+        }
+        self.absent.values().try_for_each(|why| absence(why).map(drop))?;
+        let width =
+            self.link_width.map_or(Reading::Absent(Absence::NotSupported), |l| Reading::Measured(l.0));
         let ring = match self.ring {
             Some(ring) => ring.reading().map(|percent| Peak { percent, covered_ms: 10_000 }),
             None => Reading::Absent(Absence::NoData),
@@ -436,8 +499,12 @@ impl Samples {
                 .or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
             sm_clock: self.clock_mhz.map(Megahertz),
             clocks_event: ClocksEventMask(self.clocks_event),
-            recovery_action: self.recovery_action,
-            lost: self.lost.then_some(Absence::GpuLost),
+            fields: self.fields()?,
+            link_width: self.or_absent("link_width", width)?,
+            lost: match &self.lost {
+                Lost::Plainly(lost) => lost.then_some(Absence::GpuLost),
+                Lost::Because(why) => Some(absence(why)?),
+            },
             unlisted: self.unlisted,
         })
     }

@@ -3,16 +3,21 @@
 
 use super::file::Scenario;
 use crate::gpu::GpuSource;
+use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
+use crate::host::kernel_log::Heard;
 use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident};
-use crate::units::DeviceMinor;
+use crate::units::{BootMs, DeviceMinor, PciAddress};
 use std::path::Path;
 
 /// The end of a story.
 pub struct Replay {
+    scenario: Scenario,
     timeline: Timeline,
+    /// The end of the story on this machine's clock, once a run has begun.
+    end: BootMs,
 }
 
 impl Replay {
@@ -22,17 +27,19 @@ impl Replay {
             path.ok_or("`gpu.source` is simulator, and `gpu.scenario` names no file; nothing was judged")?;
         let text = std::fs::read_to_string(path)
             .map_err(|e| format!("scenario `{}`: {e}; nothing was judged", path.display()))?;
-        let timeline = Scenario::parse(&text)
-            .and_then(|s| s.timeline())
-            .map_err(|e| format!("scenario `{}`: {e}; nothing was judged", path.display()))?;
-        Ok(Replay { timeline })
+        let bad = |e| format!("scenario `{}`: {e}; nothing was judged", path.display());
+        let scenario = Scenario::parse(&text).map_err(bad)?;
+        let timeline = scenario.timeline().map_err(bad)?;
+        Ok(Replay { scenario, timeline, end: BootMs(0) })
     }
 }
 
 impl Eyes for Replay {
-    fn start(&mut self) {}
+    fn start(&mut self, _states: bool) {}
 
-    fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
+    fn know(&mut self, now: &Now, _jobs: &[JobRun]) {
+        self.end = now.boot;
+    }
 
     fn gpus(&mut self) -> Reading<GpuReport> {
         Simulated { timeline: &self.timeline, at_ms: 0 }.read()
@@ -55,5 +62,13 @@ impl Eyes for Replay {
 
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
         Reading::Measured(Vec::new())
+    }
+
+    fn link_width(&mut self, gpu: &PciAddress) -> Reading<LinkWidth> {
+        Simulated { timeline: &self.timeline, at_ms: 0 }.link_width(gpu)
+    }
+
+    fn kernel_log(&mut self, since: Option<u64>) -> Reading<Heard> {
+        self.scenario.kernel_log(0, since, |at_ms| BootMs(self.end.0 + at_ms))
     }
 }

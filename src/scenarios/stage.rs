@@ -5,17 +5,19 @@ use super::file::{Job, Samples, Scenario};
 use crate::config::{self, Config};
 use crate::explain::{self, Answer, Asked};
 use crate::gpu::GpuSource;
+use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
+use crate::host::kernel_log::Heard;
 use crate::ledger::Ledger;
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Whose};
 use crate::place::Place;
 use crate::policy::keep::Keep;
 use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
-use crate::run::eyes::{Eyes, Resident, Whose};
+use crate::run::eyes::{Eyes, Resident};
 use crate::run::{self, Ended, Setting};
 use crate::slurm::{Site, Slurm};
-use crate::units::{BootMs, DeviceMinor, NodeName, WallMs};
+use crate::units::{BootMs, DeviceMinor, NodeName, PciAddress, WallMs};
 use crate::{epilog, prolog};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -400,7 +402,7 @@ impl Imagined<'_> {
 }
 
 impl Eyes for Imagined<'_> {
-    fn start(&mut self) {}
+    fn start(&mut self, _states: bool) {}
 
     fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
 
@@ -436,5 +438,13 @@ impl Eyes for Imagined<'_> {
 
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
         Reading::Measured(Vec::new())
+    }
+
+    fn link_width(&mut self, gpu: &PciAddress) -> Reading<LinkWidth> {
+        Simulated { timeline: self.timeline, at_ms: self.at_ms }.link_width(gpu)
+    }
+
+    fn kernel_log(&mut self, since: Option<u64>) -> Reading<Heard> {
+        self.scenario.kernel_log(self.at_ms, since, |at_ms| Stage::now_at(at_ms).boot)
     }
 }

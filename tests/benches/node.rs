@@ -320,6 +320,8 @@ fn fields(run: i64, unit: i64, works: bool) -> Fields {
             Field::NvlinkTxKib | Field::NvlinkRxKib => moved(1_234_567_890_123, 987_654_321),
             Field::RetiredSingleBit | Field::RetiredDoubleBit | Field::RetiredPending => continue,
             Field::GpmSmActive | Field::GpmTensorActive | Field::GpmDramActive => Absent(Absence::NotAsked),
+            Field::PersistenceMode | Field::FabricState | Field::FabricStatus => Absent(Absence::NotAsked),
+            Field::NvlinkActive | Field::NvlinkInactive => Absent(Absence::NotAsked),
             _ => Measured(0),
         };
         fields.set(*field, value);

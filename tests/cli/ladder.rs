@@ -10,7 +10,7 @@ use gpu_reaper_hc::scenarios::stage::Stage;
 use regex_lite::Regex;
 use serde_json::Value;
 
-const SECONDS: &str = "
+pub const SECONDS: &str = "
 mode: enforce
 gpu: { library: LIBRARY }
 slurm: { COMMANDS }

@@ -7,6 +7,7 @@ mod disk;
 mod explain;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+mod fault_drain;
 mod faults;
 mod hooks;
 mod journal;
@@ -16,6 +17,7 @@ mod kill_shim;
 mod killed;
 mod ladder;
 mod looks;
+mod nhc;
 mod readings;
 mod release;
 mod runs;

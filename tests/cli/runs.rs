@@ -226,10 +226,25 @@ fn gpus_that_cannot_be_read_are_told_once_and_once_more_when_they_can() {
     let told =
         |said: Said| said.err.lines().filter(|l| l.contains("WARN")).map(str::to_owned).collect::<Vec<_>>();
     let first = told(node.health_check());
-    assert!(first.len() == 1 && first[0].contains("driver and library versions differ"), "{first:?}");
+    assert!(
+        first.len() == 1
+            && first[0].contains("fault driver-mismatch: driver and library are of different versions"),
+        "{first:?}"
+    );
     for _ in 0..3 {
         assert_eq!(told(node.health_check()), [""; 0], "not again");
     }
+    driver.play("gpu 0\nnvmlDeviceGetUUID = GPU-0\n");
+    let again: Vec<String> = (0..5).flat_map(|_| told(node.health_check())).collect();
+    assert!(again.len() == 1 && again[0].contains("fault driver-mismatch is over"), "{again:?}");
+    // What is no fault of the node is told of too.
+    driver.play("nvmlInit_v2 ! 4\ngpu 0\nnvmlDeviceGetUUID = GPU-0\n");
+    let first = told(node.health_check());
+    assert!(
+        first.len() == 1 && first[0].contains("the GPUs cannot be read: permission refused"),
+        "{first:?}"
+    );
+    assert_eq!(told(node.health_check()), [""; 0]);
     driver.play("gpu 0\nnvmlDeviceGetUUID = GPU-0\n");
     let again = told(node.health_check());
     assert!(again.len() == 1 && again[0].contains("can be read again"), "{again:?}");

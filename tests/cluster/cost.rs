@@ -25,7 +25,7 @@ fn a_healthy_node_with_registered_jobs_asks_slurmctld_nothing_in_twenty_runs() {
         return;
     };
     let mut jobs = Vec::new();
-    for node in &nodes {
+    for node in nodes.iter() {
         let both = [node.submit(1), node.submit(2)];
         node.show(&[both[0].busy(), both[1].busy()].concat());
         jobs.push(both);

@@ -12,8 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How many nodes the lab has.
-pub const NODES: usize = 4;
+/// How many nodes the lab has: most tests take one, and wait more than they work.
+const NODES: usize = 8;
+
+/// So many of them a test gets that takes them all.
+const OF_ALL: usize = 4;
 
 /// Seconds between two health checks of a node.
 const INTERVAL_S: &str = "3";
@@ -64,9 +67,26 @@ pub fn lease(settings: &Settings) -> Option<Node> {
     lease_some(1, settings)?.pop()
 }
 
-/// All nodes at once, for a test that stops slurmctld or counts what it is asked.
-pub fn lease_all(settings: &Settings) -> Option<Vec<Node>> {
-    lease_some(NODES, settings)
+/// The first nodes while no other is on lease, for a test that stops slurmctld or counts what it is asked.
+pub fn lease_all(settings: &Settings) -> Option<Alone> {
+    let mut places = shared()?.take(NODES);
+    let rest = places.split_off(OF_ALL);
+    let nodes = places.into_iter().map(|place| Node::prepare(place, settings)).collect();
+    Some(Alone { nodes, _rest: rest })
+}
+
+/// Some nodes, and nobody else has any.
+pub struct Alone {
+    nodes: Vec<Node>,
+    _rest: Vec<Place>,
+}
+
+impl std::ops::Deref for Alone {
+    type Target = [Node];
+
+    fn deref(&self) -> &[Node] {
+        &self.nodes
+    }
 }
 
 /// So many nodes at once.
@@ -116,12 +136,13 @@ fn start() -> Result<Lab, NoLab> {
     };
     // Taken down rather than reused: a daemon of an earlier lab still sees the program of that time.
     let _ = lab.tool(&["down", "--purge"]);
+    let nodes = NODES.to_string();
     let mut up = vec![
         "up",
         "--program",
         lab.program.to_str().unwrap_or_default(),
         "--nodes",
-        "4",
+        &nodes,
         "--interval",
         INTERVAL_S,
         // Slurm refuses `scontrol reboot` without one.

@@ -153,6 +153,11 @@ impl Ledger {
         self.ask(&format!("SELECT detail FROM fault WHERE kind = '{kind}'"), |row| row.get(0))
     }
 
+    /// The first column of whatever is asked for.
+    pub fn rows(&self, sql: &str) -> Vec<String> {
+        self.ask(sql, |row| row.get(0))
+    }
+
     /// The newest rows of each table, for a failed test.
     pub fn summary(&self) -> String {
         let mut out = String::new();

@@ -20,6 +20,7 @@ mod bare;
 mod cost;
 mod driver;
 mod exactly;
+mod faults;
 mod finding;
 mod leaving_alone;
 mod others;

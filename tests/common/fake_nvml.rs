@@ -120,8 +120,11 @@ pub const FIELDS: [(&str, &str); 26] = [
 /// What GPU `gpu` says of the `n`-th of [`FIELDS`]: no two alike, and the wide ones wider than 32 bits; but these are
 /// healthy cards, that want nothing done to them.
 pub fn field_value(gpu: u64, n: u64) -> u64 {
-    if FIELDS[n as usize].0 == "230" {
-        return 0;
+    match FIELDS[n as usize].0 {
+        "230" | "31" | "144" | "145" => return 0,
+        "29" => return 2 * gpu + 1,
+        "30" => return 2 * gpu + 2,
+        _ => {}
     }
     let wide = FIELDS[n as usize].1.ends_with("ll");
     100 * gpu + n + if wide { 3 << 32 } else { 0 }

@@ -73,6 +73,7 @@ pub fn judged(util: u32, job: &JobRun, rules: &Rules, now: &Now) -> Assessment {
         ticks: (0..TICKS).map(tick).collect(),
         actions: Vec::new(),
         open_finding: None,
+        fault: None,
     };
     let every_tick = Cadence { median_ms: TICK_MS, p90_ms: TICK_MS };
     judge(&history, rules, Reading::Measured(every_tick), now)

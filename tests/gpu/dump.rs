@@ -22,7 +22,7 @@ fn dump() {
     let library = std::env::var_os("GPU_REAPER_LIBRARY").map(Into::into);
     let gpm = if std::env::var("GPU_REAPER_GPM").is_ok_and(|v| v == "off") { Gpm::Off } else { Gpm::On };
     let source = SourcePlan::Nvml { library, gpm };
-    let plan = Plan { source, deadline: PATIENT, lock: dir.path().join("probe.lock") };
+    let plan = Plan { source, states: false, deadline: PATIENT, lock: dir.path().join("probe.lock") };
     let (answer, took) = timed(worker::start(&plan));
     match answer {
         Measured(report) => {

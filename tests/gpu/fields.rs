@@ -3,11 +3,10 @@
 use crate::fake_nvml::{FIELDS, FakeNvml, field_value, node};
 use crate::*;
 
-/// No field, and GPM is off.
+/// No field; GPM is off, and the states are not asked for.
 pub fn no_fields() -> Fields {
-    [Field::GpmSmActive, Field::GpmTensorActive, Field::GpmDramActive]
-        .into_iter()
-        .fold(Fields::absent(Absence::NotSupported), |all, gpm| all.with(gpm, Absent(Absence::NotAsked)))
+    let none = Fields::absent(Absence::NotSupported);
+    Field::ALL[FIELDS.len()..].iter().fold(none, |all, field| all.with(*field, Absent(Absence::NotAsked)))
 }
 
 /// Everything that [`node`] says of the fields of a GPU.

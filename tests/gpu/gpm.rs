@@ -7,7 +7,7 @@ const GPM: [Field; 3] = [Field::GpmSmActive, Field::GpmTensorActive, Field::GpmD
 
 fn look_with(fake: &FakeNvml, gpm: Gpm, deadline: Duration) -> (Reading<GpuReport>, Duration) {
     let source = SourcePlan::Nvml { library: Some(fake.library()), gpm };
-    timed(worker::start(&Plan { source, deadline, lock: fake.dir().join("probe.lock") }))
+    timed(worker::start(&Plan { source, states: false, deadline, lock: fake.dir().join("probe.lock") }))
 }
 
 fn units(fake: &FakeNvml, gpm: Gpm) -> Vec<UnitSample> {

@@ -11,6 +11,7 @@ mod ml_py;
 mod readings;
 mod real;
 mod smi;
+mod states;
 
 use fake_nvml::{FakeNvml, INIT, TOTAL_BYTES};
 use fields::{all_fields, no_fields, settled_fields};
@@ -29,7 +30,7 @@ const SLACK: Duration = Duration::from_millis(300);
 
 fn plan(fake: &FakeNvml, deadline: Duration) -> Plan {
     let source = SourcePlan::Nvml { library: Some(fake.library()), gpm: Gpm::Off };
-    Plan { source, deadline, lock: fake.dir().join("probe.lock") }
+    Plan { source, states: false, deadline, lock: fake.dir().join("probe.lock") }
 }
 
 fn look(fake: &FakeNvml) -> Reading<GpuReport> {

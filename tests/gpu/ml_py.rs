@@ -31,7 +31,7 @@ fn theirs(fake: &FakeNvml, gpm: &str) -> Value {
 
 fn ours(fake: &FakeNvml, gpm: Gpm) -> Value {
     let source = SourcePlan::Nvml { library: Some(fake.library()), gpm };
-    let plan = Plan { source, deadline: PATIENT, lock: fake.dir().join("probe.lock") };
+    let plan = Plan { source, states: false, deadline: PATIENT, lock: fake.dir().join("probe.lock") };
     match worker::start(&plan).finish() {
         Measured(report) => page(&report),
         Absent(why) => panic!("no report: {}", why.words()),

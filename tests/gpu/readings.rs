@@ -310,7 +310,7 @@ fn without_a_driver_the_loaders_library_is_not_touched() {
     }
     let dir = tempfile::tempdir().unwrap();
     let source = SourcePlan::Nvml { library: None, gpm: Gpm::Off };
-    let plan = Plan { source, deadline: PATIENT, lock: dir.path().join("probe.lock") };
+    let plan = Plan { source, states: false, deadline: PATIENT, lock: dir.path().join("probe.lock") };
     assert_eq!(worker::start(&plan).finish(), Absent(Absence::DriverNotLoaded));
 }
 

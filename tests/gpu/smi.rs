@@ -11,6 +11,7 @@ fn smi(script: &str) -> (tempfile::TempDir, Plan) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let plan = Plan {
         source: SourcePlan::NvidiaSmi { program },
+        states: false,
         deadline: PATIENT,
         lock: dir.path().join("probe.lock"),
     };

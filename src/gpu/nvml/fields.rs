@@ -94,17 +94,17 @@ impl Catalogue {
         Catalogue(entries)
     }
 
-    /// Asks one GPU for all of it. A field that is not asked is not supported; GPM's are not measured here, and
-    /// stand with `gpm`.
+    /// Asks one GPU for all of it. A field that is not asked is not supported; GPM's and the states are not measured
+    /// here.
     pub(super) fn ask(&self, library: &Library, device: &Device, gpm: Absence) -> Batch {
-        let answers = value(|| self.call(library, device));
+        let blank = |entry: &Entry| FieldValue::asked(entry.id, entry.scope);
+        let answers = value(|| call(library, device, self.0.iter().map(blank).collect()));
         let answer = |at: usize| match &answers {
             Measured(values) => number(&values[at]),
             Absent(why) => Absent(*why),
         };
         let not_supported = Absent(Absence::NotSupported);
-        let mut batch =
-            Batch { energy: not_supported, instant_power: not_supported, fields: without_gpm(gpm) };
+        let mut batch = Batch { energy: not_supported, instant_power: not_supported, fields: unasked(gpm) };
         for (at, entry) in self.0.iter().enumerate() {
             match entry.what {
                 What::Energy => batch.energy = answer(at),
@@ -114,27 +114,38 @@ impl Catalogue {
         }
         batch
     }
-
-    /// Raw: nvml-wrapper cuts 64-bit values to 32, knows no scopes and translates ids by a table of its own.
-    /// Answers lie where the questions lay: the id that comes back may be another one.
-    fn call(&self, library: &Library, device: &Device) -> Answer<Vec<FieldValue>> {
-        let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
-        // Blank for each call: the driver adds to a value that is not 0 (NVIDIA/go-nvml#46).
-        let blank = |entry: &Entry| FieldValue { id: entry.id, scope: entry.scope, ..FieldValue::default() };
-        let mut values: Vec<FieldValue> = self.0.iter().map(blank).collect();
-        // SAFETY: `FieldValue` has the layout of nvmlFieldValue_t, as many are announced as there are, and the
-        // handle is NVML's own.
-        nvml_try(unsafe { call(device.handle(), values.len() as c_int, values.as_mut_ptr().cast()) })?;
-        Ok(values)
-    }
 }
 
-/// No field at all.
-pub(super) fn without_gpm(gpm: Absence) -> Fields {
-    [Field::GpmSmActive, Field::GpmTensorActive, Field::GpmDramActive]
-        .into_iter()
-        .fold(Fields::absent(Absence::NotSupported), |fields, field| fields.with(field, Absent(gpm)))
+/// Raw: nvml-wrapper cuts 64-bit values to 32, knows no scopes and translates ids by a table of its own. Answers lie
+/// where the questions lay: the id that comes back may be another one. The questions are blank for each call: the
+/// driver adds to a value that is not 0 (NVIDIA/go-nvml#46).
+pub(super) fn call(
+    library: &Library,
+    device: &Device,
+    mut values: Vec<FieldValue>,
+) -> Answer<Vec<FieldValue>> {
+    let call = codes::symbol(&library.lib().nvmlDeviceGetFieldValues)?;
+    // SAFETY: `FieldValue` has the layout of nvmlFieldValue_t, as many are announced as there are, and the handle is
+    // NVML's own.
+    nvml_try(unsafe { call(device.handle(), values.len() as c_int, values.as_mut_ptr().cast()) })?;
+    Ok(values)
 }
+
+/// No field at all: GPM's stand with `gpm`, and the states are not asked.
+pub(super) fn unasked(gpm: Absence) -> Fields {
+    let none = Fields::absent(Absence::NotSupported);
+    let gpm = GPM.iter().fold(none, |all, field| all.with(*field, Absent(gpm)));
+    STATES.iter().fold(gpm, |all, field| all.with(*field, Absent(Absence::NotAsked)))
+}
+
+const GPM: [Field; 3] = [Field::GpmSmActive, Field::GpmTensorActive, Field::GpmDramActive];
+const STATES: [Field; 5] = [
+    Field::PersistenceMode,
+    Field::FabricState,
+    Field::FabricStatus,
+    Field::NvlinkActive,
+    Field::NvlinkInactive,
+];
 
 /// What one call brought.
 pub(super) struct Batch {
@@ -149,7 +160,7 @@ pub(super) struct Batch {
 /// nvmlFieldValue_t. Its value is a union of 8 bytes, kept here as they come.
 #[repr(C)]
 #[derive(Default)]
-struct FieldValue {
+pub(super) struct FieldValue {
     id: c_uint,
     scope: c_uint,
     stamp_us: i64,
@@ -159,7 +170,14 @@ struct FieldValue {
     value: [u8; 8],
 }
 
-fn number(field: &FieldValue) -> Reading<u64> {
+impl FieldValue {
+    /// A question.
+    pub(super) fn asked(id: c_uint, scope: c_uint) -> FieldValue {
+        FieldValue { id, scope, ..FieldValue::default() }
+    }
+}
+
+pub(super) fn number(field: &FieldValue) -> Reading<u64> {
     match nvml_try(field.result) {
         Ok(()) => codes::count(field.value_type, field.value),
         // All that can be wrong with this question is its id: an older driver does not have it.
@@ -203,11 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn a_current_driver_is_asked_for_every_field_but_those_of_gpm_once() {
+    fn a_current_driver_is_asked_for_every_field_but_gpms_and_the_states_once() {
         let Catalogue(entries) = Catalogue::of(Some("580.95.05"));
         for field in Field::ALL {
             let times = entries.iter().filter(|e| e.what == What::Count(*field)).count();
-            assert_eq!(times, usize::from(!field.word().starts_with("gpm_")), "{}", field.word());
+            let other = GPM.contains(field) || STATES.contains(field);
+            assert_eq!(times, usize::from(!other), "{}", field.word());
         }
         let wide: Vec<c_uint> = entries.iter().filter(|e| e.scope == ALL_LINKS).map(|e| e.id).collect();
         assert_eq!(wide, [138, 139]);

@@ -1,26 +1,15 @@
 //! GPUs that this node should have and the driver does not list: on the PCI bus, or by the number that is expected. What
-//! is visible is never what is expected. Told once when it begins and once when it ends; nobody's node is drained for
-//! it.
+//! is visible is never what is expected.
 
-use super::eyes::Eyes;
-use super::snapshot::{Snapshot, whole};
-use super::{Setting, Trouble};
-use crate::ledger::{FaultRow, Ledger};
-use crate::lock::Before;
-use crate::model::{GpuReport, RunId, UnitKind};
+use crate::model::{GpuReport, UnitKind, UnitSample};
 use crate::policy::Auto;
 use crate::policy::attribution::{Configured, Mapping};
 use crate::reading::Reading;
 use crate::units::PciAddress;
 use std::collections::BTreeSet;
 
-/// The kind of these faults. Their subject is the PCI address, or [`COUNT`].
-const KIND: &str = "gpu-missing";
-/// The subject where only the number tells.
-const COUNT: &str = "count";
-/// The bus is looked at once in so many runs while the driver lists what it always has on this boot: on a server its
-/// list has hundreds of lines, which the kernel writes anew for each reader.
-const EVERY: i64 = 8;
+/// The subject where only the number tells; else it is the PCI address.
+pub const COUNT: &str = "count";
 
 /// How many GPUs a node should have, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,80 +18,70 @@ pub struct Expected {
     says: &'static str,
 }
 
-/// What the configuration says, else gres.conf, which is read while a job is registered by GPU index. It counts
-/// instances as GPUs, so that beside one it says nothing.
-fn expected(said: Auto<u32>, gres: &Mapping, gpus: &Reading<GpuReport>) -> Option<Expected> {
+/// What the configuration says, else gres.conf, which is read while a job is registered by GPU index, else the most that
+/// this node ever listed, on this boot or an earlier one. gres.conf counts instances as GPUs, so that beside one it says
+/// nothing.
+pub fn expected(
+    said: Auto<u32>,
+    gres: &Mapping,
+    gpus: &Reading<GpuReport>,
+    most: Option<u64>,
+) -> Option<Expected> {
     let files = |minors: &[Option<_>]| minors.iter().flatten().collect::<BTreeSet<_>>().len();
     if let Auto::Set(gpus) = said {
         return Some(Expected { gpus: gpus as usize, says: "`gpu.expected` is" });
     }
+    let ever = most.map(|gpus| Expected { gpus: gpus as usize, says: "it has listed" });
     let cut = |report: &GpuReport| report.units.iter().any(|u| u.identity.kind != UnitKind::Gpu);
     if gpus.measured().is_none_or(cut) {
-        return None;
+        return ever;
     }
     let gpus = match gres {
         Mapping::Minors(minors) | Mapping::AutoDetected(Configured::Minors(minors)) => files(minors),
         Mapping::AutoDetected(Configured::Count(count)) => *count as usize,
         Mapping::AutoDetected(Configured::All) | Mapping::Unknown => 0,
     };
-    (gpus > 0).then_some(Expected { gpus, says: "gres.conf names" })
+    if gpus > 0 { Some(Expected { gpus, says: "gres.conf names" }) } else { ever }
+}
+
+impl Expected {
+    /// Whether the driver lists too few.
+    pub fn is_short(self, listed: &Listed) -> bool {
+        listed.gpus() < self.gpus
+    }
 }
 
 /// The driver's list: its GPUs' addresses, and how many have none that can be read.
 #[derive(Debug)]
-struct Listed {
-    addresses: Vec<PciAddress>,
-    without: usize,
+pub struct Listed {
+    /// Those that can be read.
+    pub addresses: Vec<PciAddress>,
+    /// How many have none.
+    pub without: usize,
+}
+
+/// The GPUs of a report, without instances.
+fn whole(report: &GpuReport) -> impl Iterator<Item = &UnitSample> {
+    report.units.iter().filter(|unit| unit.identity.kind == UnitKind::Gpu)
 }
 
 impl Listed {
-    fn of(report: &GpuReport) -> Listed {
+    /// Of a report.
+    pub fn of(report: &GpuReport) -> Listed {
         let addresses: Vec<_> =
             whole(report).filter_map(|gpu| gpu.identity.pci.measured().cloned()).collect();
         let without = whole(report).count() - addresses.len();
         Listed { addresses, without }
     }
 
-    fn gpus(&self) -> usize {
+    /// How many there are.
+    pub fn gpus(&self) -> usize {
         self.addresses.len() + self.without
     }
 }
 
-/// Compares, and tells what has begun and what has ended. Gives all that is missing now, in words. While nothing is,
-/// which the run before has left in the lock file, the ledger is not asked.
-pub fn tell(
-    setting: &Setting,
-    run: RunId,
-    (snapshot, eyes): (&Snapshot, &mut dyn Eyes),
-    before: &Before,
-    ledger: &mut Ledger,
-) -> Result<Vec<String>, Trouble> {
-    let expected = expected(setting.config.gpu.expected, &snapshot.mapping, &snapshot.gpus);
-    let listed = snapshot.gpus.as_ref().map(Listed::of);
-    let short = |listed: &Listed| expected.is_some_and(|e| listed.gpus() < e.gpus);
-    let suspect = snapshot.list_changed || listed.measured().is_some_and(short) || *before != Before::Ended;
-    if !suspect && run.0 % EVERY != 0 {
-        return Ok(Vec::new());
-    }
-    let mut open: Vec<FaultRow> = ledger.open_faults()?.into_iter().filter(|f| f.kind == KIND).collect();
-    let words = |open: Vec<FaultRow>| open.into_iter().map(|fault| fault.detail);
-    let Reading::Measured(listed) = listed else { return Ok(words(open).collect()) };
-    let missing = missing(&listed, &eyes.unlisted(&listed.addresses), expected);
-    for (subject, detail) in &missing {
-        if ledger.fault_seen(KIND, subject, detail, run, setting.now)? {
-            tracing::warn!("{detail}; nothing is done about it");
-        }
-    }
-    open.retain(|fault| !missing.iter().any(|(subject, _)| *subject == fault.subject));
-    for fault in open.extract_if(.., |fault| is_back(fault, &listed, expected)) {
-        ledger.fault_gone(fault.id, setting.now)?;
-        tracing::warn!("the driver lists {} GPUs again, after: {}", listed.gpus(), fault.detail);
-    }
-    Ok(words(open).chain(missing.into_iter().map(|(_, detail)| detail)).collect())
-}
-
 /// What is missing: subject and words of each.
-fn missing(
+pub fn missing(
     listed: &Listed,
     on_bus: &Reading<Vec<PciAddress>>,
     expected: Option<Expected>,
@@ -123,17 +102,18 @@ fn missing(
     missing
 }
 
-/// Whether an open fault that was not seen is over. That nobody says any more how many there should be ends none.
-fn is_back(fault: &FaultRow, listed: &Listed, expected: Option<Expected>) -> bool {
+/// Whether a fault about this subject that was not seen is over. That nobody says any more how many there should be ends
+/// none.
+pub fn is_back(subject: &str, listed: &Listed, expected: Option<Expected>) -> bool {
     let complete = expected.is_some_and(|e| listed.gpus() >= e.gpus);
-    complete || listed.addresses.iter().any(|address| address.as_str() == fault.subject)
+    complete || listed.addresses.iter().any(|address| address.as_str() == subject)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::reading::Absence;
-    use crate::units::{DeviceMinor, WallMs};
+    use crate::units::DeviceMinor;
 
     fn at(n: usize) -> PciAddress {
         PciAddress::parse(&format!("0000:{:02x}:00.0", 0x1a + n)).unwrap()
@@ -176,14 +156,6 @@ mod tests {
 
     #[test]
     fn a_missing_gpu_is_back_only_where_that_is_seen() {
-        let fault = |subject: &str| FaultRow {
-            id: 1,
-            kind: KIND.to_owned(),
-            subject: subject.to_owned(),
-            detail: String::new(),
-            opened: WallMs(0),
-            last_run: RunId(1),
-        };
         let table = [
             ("listed again", at(1).to_string(), listed(&[0, 1], 0), None, true),
             ("not listed, and gone from the bus", at(1).to_string(), listed(&[0], 0), None, false),
@@ -193,12 +165,12 @@ mod tests {
             ("complete", COUNT.to_owned(), listed(&[0], 1), expect(2), true),
         ];
         for (name, subject, listed, expected, want) in table {
-            assert_eq!(is_back(&fault(&subject), &listed, expected), want, "{name}");
+            assert_eq!(is_back(&subject, &listed, expected), want, "{name}");
         }
     }
 
     #[test]
-    fn the_configuration_speaks_before_gres_conf_and_instances_are_no_gpus() {
+    fn the_configuration_speaks_before_gres_conf_and_that_before_the_most_ever_listed() {
         let minor = |n: u32| Some(DeviceMinor(n));
         let blind = Reading::Absent(Absence::DeadlinePassed);
         let report = |kinds: Vec<UnitKind>| {
@@ -222,17 +194,19 @@ mod tests {
         let files = Mapping::Minors(vec![minor(0), minor(1), minor(1), None]);
         let counted = Mapping::AutoDetected(Configured::Count(3));
         let table = [
-            (Auto::Set(8), &files, &plain, Some(8)),
-            (Auto::Set(8), &Mapping::Unknown, &cut, Some(8)),
-            (Auto::Auto, &files, &plain, Some(2)),
-            (Auto::Auto, &counted, &plain, Some(3)),
-            (Auto::Auto, &counted, &cut, None),
-            (Auto::Auto, &counted, &blind, None),
-            (Auto::Auto, &Mapping::AutoDetected(Configured::All), &plain, None),
-            (Auto::Auto, &Mapping::Unknown, &plain, None),
+            (Auto::Set(8), &files, &plain, Some(9), Some(8)),
+            (Auto::Set(8), &Mapping::Unknown, &cut, None, Some(8)),
+            (Auto::Auto, &files, &plain, Some(9), Some(2)),
+            (Auto::Auto, &counted, &plain, None, Some(3)),
+            (Auto::Auto, &counted, &cut, None, None),
+            (Auto::Auto, &counted, &cut, Some(4), Some(4)),
+            (Auto::Auto, &counted, &blind, None, None),
+            (Auto::Auto, &Mapping::AutoDetected(Configured::All), &plain, None, None),
+            (Auto::Auto, &Mapping::AutoDetected(Configured::All), &plain, Some(8), Some(8)),
+            (Auto::Auto, &Mapping::Unknown, &plain, None, None),
         ];
-        for (said, gres, gpus, want) in table {
-            assert_eq!(expected(said, gres, gpus).map(|e| e.gpus), want, "{said:?} {gres:?}");
+        for (said, gres, gpus, most, want) in table {
+            assert_eq!(expected(said, gres, gpus, most).map(|e| e.gpus), want, "{said:?} {gres:?}");
         }
     }
 }

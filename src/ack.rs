@@ -1,0 +1,66 @@
+//! `ack`: a person takes a fault of this node on. It then holds back nothing more and is told no more, until it is over
+//! and comes again; a drain for it stays until somebody lifts it. Without a name: what there is to take on.
+
+use crate::ledger::{FaultRow, Ledger, LedgerError};
+use crate::model::{Now, Outcome};
+use crate::policy::fault::Kind;
+use crate::policy::fault::missing;
+use crate::run::faults::{MOST_GPUS, NODE};
+
+/// Does it, and gives what was done or what there is, in words.
+///
+/// # Errors
+///
+/// One line: what is not known by that name, or that the ledger could not be read, and that nothing was done.
+pub fn ack(ledger: &mut Ledger, named: Option<&str>, by: &str, now: &Now) -> Result<String, String> {
+    let nothing = |e: LedgerError| format!("{e}; nothing was acknowledged");
+    let mut faults = ledger.faults().map_err(nothing)?;
+    faults.retain(|row| row.told && Kind::from_word(&row.kind).is_some());
+    let Some(named) = named else { return list(ledger, &faults, now).map_err(nothing) };
+    let meant: Vec<&FaultRow> = faults.iter().filter(|row| is_named(row, named)).collect();
+    if meant.is_empty() {
+        return Err(format!(
+            "no open fault is called `{}`; allowed: the number or the kind of one of them, which `gpu-reaper-hc ack` \
+             lists; nothing was acknowledged",
+            named.escape_debug()
+        ));
+    }
+    let mut said = String::new();
+    for row in meant {
+        ledger.acknowledge(row.id, by, now).map_err(nothing)?;
+        // From now on as many GPUs are expected as are listed.
+        if row.kind == Kind::GpuMissing.word() && row.subject == missing::COUNT {
+            ledger.forget(NODE, MOST_GPUS).map_err(nothing)?;
+        }
+        said += &format!("acknowledged {}\n", line(row));
+        said += &drains(ledger, row, now).map_err(nothing)?;
+    }
+    Ok(said)
+}
+
+fn is_named(row: &FaultRow, named: &str) -> bool {
+    row.kind == named || named.parse() == Ok(row.id)
+}
+
+fn line(row: &FaultRow) -> String {
+    let acked = row.acked_by.as_ref().map_or(String::new(), |by| format!(" (acknowledged by {by})"));
+    format!("{} {} since {}: {}{acked}", row.id, row.kind, row.opened.rfc3339(), row.detail)
+}
+
+/// What stands for this fault and is left to people.
+fn drains(ledger: &Ledger, row: &FaultRow, now: &Now) -> Result<String, LedgerError> {
+    let stands = ledger.fault_drains(now)?.iter().any(|d| d.fault == row.id && d.outcome == Outcome::Done);
+    let words = "  the node was drained for it, and stays so: `gpu-reaper-hc release` lifts it\n";
+    Ok(if stands { words.to_owned() } else { String::new() })
+}
+
+fn list(ledger: &Ledger, faults: &[FaultRow], now: &Now) -> Result<String, LedgerError> {
+    if faults.is_empty() {
+        return Ok("no fault of this node is open\n".to_owned());
+    }
+    let mut said = String::new();
+    for row in faults {
+        said += &format!("{}\n{}", line(row), drains(ledger, row, now)?);
+    }
+    Ok(said + "to take one on: gpu-reaper-hc ack NUMBER\n")
+}

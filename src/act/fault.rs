@@ -1,0 +1,75 @@
+//! The drain for a fault of the node: the same look, limit and durable record as for a job's, and nothing of a job. It is
+//! never lifted by a run, but for the one that drained one too many.
+
+use super::look::{self, Look};
+use super::{Desk, Doubt, Ending, Lift, by_somebody, seen, undrain};
+use crate::ledger::{FaultDrain, Ledger, LedgerError};
+use crate::model::Outcome;
+use crate::policy::fault::DrainWarrant;
+use crate::slurm::Controller;
+
+/// Drains this node for the warrant's fault, whose row is `fault`.
+pub fn drain(warrant: DrainWarrant, fault: i64, look: &Look, desk: &mut Desk) -> Result<Ending, LedgerError> {
+    let node = match look.before_fault_drain(desk) {
+        Ok(node) => node,
+        Err(doubt) => return Ok(Ending::Withheld(doubt)),
+    };
+    let reason = warrant.reason();
+    let id = desk.ledger.begin_fault_drain(fault, (&node.to_string(), &reason), desk.run, desk.now)?;
+    let told = desk.slurm.drain(&reason);
+    let (outcome, words) = seen::drained(&told, desk.slurm.node(), &reason);
+    end(id, outcome, words, desk.ledger)
+}
+
+fn end(id: i64, outcome: Outcome, words: String, ledger: &mut Ledger) -> Result<Ending, LedgerError> {
+    ledger.end_fault_drain(id, outcome, &words)?;
+    Ok(Ending::Ended(outcome, words))
+}
+
+/// Finds out how an earlier one ended, by looking, never by repeating it. `None`: Slurm does not say yet.
+pub fn reconcile(drain: &FaultDrain, desk: &mut Desk) -> Result<Option<Outcome>, LedgerError> {
+    let outcome = match desk.slurm.node() {
+        Ok(node) if drain.shows(&node) => Outcome::Done,
+        Ok(_) if drain.age_ms > super::UNCLEAR_FOR_MS => Outcome::Failed,
+        _ => return Ok(None),
+    };
+    desk.ledger.end_fault_drain(drain.id, outcome, "found by looking")?;
+    Ok(Some(outcome))
+}
+
+/// Counts the cluster's drains once more, in a run after the drain, and withdraws it if it is one too many. `None`: it may
+/// stay, or Slurm does not say.
+pub fn count_again(drain: &FaultDrain, look: &Look, desk: &mut Desk) -> Result<Option<Ending>, LedgerError> {
+    match look.fault_is_one_too_many(desk) {
+        Err(_) => Ok(None),
+        Ok(false) => desk.ledger.note_fault_drain_counted(drain.id).map(|()| None),
+        Ok(true) => lift(drain, Lift::Withdraw, desk.slurm, desk.ledger).map(Some),
+    }
+}
+
+/// Lifts it: because it is one too many, or because an administrator on the node says so.
+pub fn lift(
+    drain: &FaultDrain,
+    why: Lift,
+    slurm: &dyn Controller,
+    ledger: &mut Ledger,
+) -> Result<Ending, LedgerError> {
+    let node = match slurm.node() {
+        Ok(node) => node,
+        Err(silence) => return Ok(Ending::Withheld(Doubt::from(silence.to_string()))),
+    };
+    if !drain.shows(&node) {
+        return end(drain.id, Outcome::Lifted, by_somebody(&node), ledger);
+    }
+    if !node.plain() {
+        return Ok(Ending::Withheld(look::not_plain(&node)));
+    }
+    let (outcome, words) = why.words();
+    match undrain(slurm) {
+        (Outcome::Done, after) => {
+            ledger.end_fault_drain(drain.id, outcome, words)?;
+            Ok(Ending::Ended(Outcome::Done, after))
+        }
+        (how, why) => Ok(Ending::Ended(how, why)),
+    }
+}

@@ -1,0 +1,250 @@
+//! Faults: of the node, and notes beside them that a run keeps under kinds of their own. A row is one episode: first a
+//! suspicion, told once enough runs in a row saw it, closed once enough runs saw it gone. Knows no kind and no rule.
+
+use super::{Ledger, LedgerError};
+use crate::model::{Now, RunId};
+use crate::units::{PciAddress, WallMs};
+use rusqlite::{OptionalExtension, Row};
+
+/// A fault that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultRow {
+    /// Its row.
+    pub id: i64,
+    /// What kind of fault.
+    pub kind: String,
+    /// Of which unit or part.
+    pub subject: String,
+    /// In words, as last seen.
+    pub detail: String,
+    /// When it was first seen.
+    pub opened: WallMs,
+    /// The last run that saw it.
+    pub last_run: RunId,
+    /// Enough runs saw it; before, it is a suspicion that nobody is told of.
+    pub told: bool,
+    /// Where it is, as a Reason names it: a PCI address or `node`.
+    pub place: Option<String>,
+    /// Why a drain for it was last withheld.
+    pub withheld: Option<String>,
+    /// Who acknowledged it.
+    pub acked_by: Option<String>,
+}
+
+impl FaultRow {
+    /// Told, and nobody has taken it on: it counts.
+    pub fn counts(&self) -> bool {
+        self.told && self.acked_by.is_none()
+    }
+}
+
+/// The columns of a [`FaultRow`].
+pub(super) const COLUMNS: &str =
+    "id, kind, subject, detail, opened_wall_ms, last_run, told, place, withheld, acked_by";
+
+pub(super) fn fault(r: &Row) -> rusqlite::Result<FaultRow> {
+    Ok(FaultRow {
+        id: r.get(0)?,
+        kind: r.get(1)?,
+        subject: r.get(2)?,
+        detail: r.get(3)?,
+        opened: WallMs(r.get(4)?),
+        last_run: RunId(r.get(5)?),
+        told: r.get(6)?,
+        place: r.get(7)?,
+        withheld: r.get(8)?,
+        acked_by: r.get(9)?,
+    })
+}
+
+/// A fault as a run sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenFault<'a> {
+    /// What kind of fault.
+    pub kind: &'a str,
+    /// Of which unit or part.
+    pub subject: &'a str,
+    /// In words.
+    pub detail: &'a str,
+    /// Where it is, as a Reason names it.
+    pub place: Option<&'a str>,
+    /// So many runs have to see it before it is told.
+    pub tells_after: u32,
+}
+
+impl Ledger {
+    /// Keeps that a fault was seen; `true` if it is to be told now: once an episode.
+    pub fn fault_seen(
+        &mut self,
+        kind: &str,
+        subject: &str,
+        detail: &str,
+        run: RunId,
+        now: &Now,
+    ) -> Result<bool, LedgerError> {
+        self.fault_sighted(&SeenFault { kind, subject, detail, place: None, tells_after: 1 }, run, now)
+    }
+
+    /// The same of one that so many runs in a row have to see first.
+    pub fn fault_sighted(&mut self, seen: &SeenFault, run: RunId, now: &Now) -> Result<bool, LedgerError> {
+        self.write("keep a fault", |tx| {
+            let sql = "UPDATE fault SET detail = ?4, clean = 0, seen = seen + (last_run < ?3), last_run = ?3
+                       WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL RETURNING id, seen, told";
+            let key = (seen.kind, seen.subject, run.0, seen.detail);
+            let known: Option<(i64, u32, bool)> =
+                tx.query_row(sql, key, |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).optional()?;
+            let Some((id, times, told)) = known else {
+                let tell = seen.tells_after <= 1;
+                tx.execute(
+                    "INSERT INTO fault (kind, subject, detail, place, opened_run, opened_wall_ms, last_run, told)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5, ?7)",
+                    (seen.kind, seen.subject, seen.detail, seen.place, run.0, now.wall.0, tell),
+                )?;
+                return Ok(tell);
+            };
+            let tell = !told && times >= seen.tells_after;
+            if tell {
+                tx.execute("UPDATE fault SET told = 1 WHERE id = ?1", [id])?;
+            }
+            Ok(tell)
+        })
+    }
+
+    /// A run saw that it is gone: a mere suspicion ends at once, a fault after so many such runs. `true`: it is over.
+    pub fn fault_not_seen(&mut self, id: i64, ends_after: u32, now: &Now) -> Result<bool, LedgerError> {
+        self.write("keep that a fault was not seen", |tx| {
+            if tx.execute("DELETE FROM fault WHERE id = ?1 AND told = 0", [id])? > 0 {
+                return Ok(true);
+            }
+            let sql = "UPDATE fault SET clean = clean + 1,
+                           closed_wall_ms = CASE WHEN clean + 1 >= ?2 THEN ?3 END
+                       WHERE id = ?1 AND closed_wall_ms IS NULL";
+            tx.execute(sql, (id, ends_after, now.wall.0))?;
+            tx.query_row("SELECT closed_wall_ms NOTNULL FROM fault WHERE id = ?1", [id], |r| r.get(0))
+        })
+    }
+
+    /// Closes a fault.
+    pub fn fault_gone(&mut self, id: i64, now: &Now) -> Result<(), LedgerError> {
+        self.write("close a fault", |tx| {
+            let sql = "UPDATE fault SET closed_wall_ms = ?2 WHERE id = ?1 AND closed_wall_ms IS NULL";
+            tx.execute(sql, (id, now.wall.0)).map(|_| ())
+        })
+    }
+
+    /// Closes whatever is open of one kind about one subject.
+    pub fn faults_gone(&mut self, kind: &str, subject: &str, now: &Now) -> Result<(), LedgerError> {
+        self.write("close faults", |tx| {
+            let sql = "UPDATE fault SET closed_wall_ms = ?3
+                 WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL";
+            tx.execute(sql, (kind, subject, now.wall.0)).map(|_| ())
+        })
+    }
+
+    /// A person has taken it on: it stays known until it is over, and speaks no more.
+    pub fn acknowledge(&mut self, id: i64, by: &str, now: &Now) -> Result<(), LedgerError> {
+        self.write("acknowledge a fault", |tx| {
+            let sql = "UPDATE fault SET acked_by = ?2, acked_wall_ms = ?3, told = 1
+                       WHERE id = ?1 AND closed_wall_ms IS NULL";
+            tx.execute(sql, (id, by, now.wall.0)).map(|_| ())
+        })
+    }
+
+    /// Keeps why a drain for a fault is withheld; `true` if that is another cause than before.
+    pub fn fault_withheld(&mut self, id: i64, because: &str) -> Result<bool, LedgerError> {
+        self.write("keep why a drain is withheld", |tx| {
+            let sql = "UPDATE fault SET withheld = ?2 WHERE id = ?1 AND withheld IS NOT ?2";
+            Ok(tx.execute(sql, (id, because))? > 0)
+        })
+    }
+
+    /// Everything that is not over, oldest first: suspicions and acknowledged ones too.
+    pub fn faults(&self) -> Result<Vec<FaultRow>, LedgerError> {
+        self.read("read faults", |conn| {
+            let sql = format!("SELECT {COLUMNS} FROM fault WHERE closed_wall_ms IS NULL ORDER BY id");
+            conn.prepare(&sql)?.query_map([], fault)?.collect()
+        })
+    }
+
+    /// Whether a GPU of this node was ever seen at this address.
+    pub fn has_had_gpu_at(&self, pci: &PciAddress) -> Result<bool, LedgerError> {
+        self.read("look for a GPU", |conn| {
+            conn.prepare("SELECT 1 FROM unit WHERE pci = ?1")?.exists([pci.as_str()])
+        })
+    }
+
+    /// Those that count, oldest first.
+    pub fn open_faults(&self) -> Result<Vec<FaultRow>, LedgerError> {
+        Ok(self.faults()?.into_iter().filter(FaultRow::counts).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn sighted(ledger: &mut Ledger, tells_after: u32, minute: i64) -> bool {
+        let seen = SeenFault {
+            kind: "fabric",
+            subject: "GPU-1",
+            detail: "not up",
+            place: Some("0000:1a:00.0"),
+            tells_after,
+        };
+        ledger.fault_sighted(&seen, RunId(minute), &at(minute)).unwrap()
+    }
+
+    #[test]
+    fn a_fault_is_open_until_it_is_gone() {
+        let (_dir, mut ledger) = fresh();
+        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "lost", RunId(1), &at(1)).unwrap());
+        assert!(!ledger.fault_seen("gpu-lost", "GPU-1", "still lost", RunId(2), &at(2)).unwrap());
+        let open = ledger.open_faults().unwrap();
+        assert_eq!((open.len(), open[0].last_run, open[0].opened), (1, RunId(2), at(1).wall));
+        ledger.fault_gone(open[0].id, &at(3)).unwrap();
+        assert!(ledger.open_faults().unwrap().is_empty());
+        assert!(ledger.fault_seen("gpu-lost", "GPU-1", "again", RunId(4), &at(4)).unwrap());
+    }
+
+    #[test]
+    fn a_suspicion_is_told_after_enough_runs_in_a_row_and_forgotten_by_one_that_sees_it_gone() {
+        let (_dir, mut ledger) = fresh();
+        assert!(!sighted(&mut ledger, 3, 1) && !sighted(&mut ledger, 3, 2) && !sighted(&mut ledger, 3, 2));
+        assert!(ledger.open_faults().unwrap().is_empty());
+        let id = ledger.faults().unwrap()[0].id;
+        assert!(ledger.fault_not_seen(id, 5, &at(3)).unwrap());
+        assert!(ledger.faults().unwrap().is_empty());
+        let told: Vec<bool> = (4..9).map(|minute| sighted(&mut ledger, 3, minute)).collect();
+        assert_eq!(told, [false, false, true, false, false], "told once");
+    }
+
+    #[test]
+    fn a_fault_ends_after_enough_clean_runs_in_a_row() {
+        // leptonai/gpud#1072, #1075 (FT-09): after the repair nothing closed it.
+        let (_dir, mut ledger) = fresh();
+        assert!(sighted(&mut ledger, 1, 1));
+        let id = ledger.faults().unwrap()[0].id;
+        assert!(
+            !ledger.fault_not_seen(id, 3, &at(2)).unwrap() && !ledger.fault_not_seen(id, 3, &at(3)).unwrap()
+        );
+        assert!(!sighted(&mut ledger, 1, 4), "the same episode");
+        let ends: Vec<bool> = (5..8).map(|m| ledger.fault_not_seen(id, 3, &at(m)).unwrap()).collect();
+        assert_eq!(ends, [false, false, true]);
+        assert!(sighted(&mut ledger, 1, 9), "another episode");
+    }
+
+    #[test]
+    fn an_acknowledged_fault_counts_no_more_and_is_told_again_only_as_another_episode() {
+        let (_dir, mut ledger) = fresh();
+        sighted(&mut ledger, 1, 1);
+        let id = ledger.faults().unwrap()[0].id;
+        ledger.acknowledge(id, "ada", &at(2)).unwrap();
+        assert!(ledger.open_faults().unwrap().is_empty() && !sighted(&mut ledger, 1, 3));
+        assert_eq!(ledger.faults().unwrap()[0].acked_by.as_deref(), Some("ada"));
+        assert!(ledger.fault_not_seen(id, 1, &at(4)).unwrap());
+        assert!(sighted(&mut ledger, 1, 5));
+        assert!(ledger.fault_withheld(id + 1, "observe").unwrap());
+        assert!(!ledger.fault_withheld(id + 1, "observe").unwrap());
+    }
+}

@@ -1,0 +1,528 @@
+//! Faults of the node: every rule is asked once a run, what has begun and what has ended is told once, and what may drain
+//! takes its one step. While nothing is amiss, which the run before has left in the lock file, no fault is read back.
+
+use super::deeds::{held_by, look as look_by};
+use super::eyes::Eyes;
+use super::snapshot::{Snapshot, whole};
+use super::{Setting, Trouble, xids};
+use crate::act::{self, Desk, Doubt, Ending};
+use crate::gpu::bus::LinkWidth;
+use crate::ledger::{FaultDrain, FaultRow, Ledger, Remembered, SeenFault};
+use crate::lock::Before;
+use crate::model::*;
+use crate::policy::attribution::{Configured, Mapping};
+use crate::policy::fault::missing::{self, Expected, Listed};
+use crate::policy::fault::{self, Action, Kind, Link, Node, Says, Standing, Step, Unit, Word, strangers};
+use crate::policy::reason::Where;
+use crate::policy::slot::Slot;
+use crate::reading::{Absence, Reading};
+use crate::units::{DeviceMinor, PciAddress};
+use std::collections::BTreeMap;
+
+/// The bus and the links on it are looked at once in so many runs while nothing is amiss: on a server the kernel's list
+/// has hundreds of lines, which it writes anew for each reader.
+const EVERY: i64 = 8;
+/// Where what is remembered of the node as a whole is kept, and the subject of its faults.
+pub const NODE: &str = "node";
+/// The most GPUs that the driver ever listed.
+pub const MOST_GPUS: &str = "gpus";
+/// The kind under which it is kept that the GPUs cannot be read for a reason that is no fault of the node.
+const COLLECTOR: &str = "collector";
+
+/// What is wrong with the node now.
+#[derive(Default)]
+pub struct Amiss {
+    /// Told and not acknowledged: for the run's own line.
+    pub words: Vec<String>,
+    /// A later run has to read the faults back: something is open, suspected or acknowledged.
+    pub any: bool,
+    /// Those that a drain may be for.
+    standing: Vec<(FaultRow, Standing)>,
+}
+
+/// A fault as a rule sees it.
+struct Sight {
+    kind: Kind,
+    subject: String,
+    place: String,
+    detail: String,
+    /// It may drain the node.
+    sure: bool,
+}
+
+/// What this run looks with.
+struct Scene<'a> {
+    setting: &'a Setting<'a>,
+    run: RunId,
+    snapshot: &'a Snapshot,
+    remembered: Remembered,
+    links: BTreeMap<PciAddress, Reading<Link>>,
+    persistent: bool,
+    expected: Option<Expected>,
+    unlisted: Reading<Vec<PciAddress>>,
+}
+
+/// Asks every rule, keeps what they say, and tells what has begun and what has ended.
+pub fn look(
+    setting: &Setting,
+    run: RunId,
+    (snapshot, eyes): (&Snapshot, &mut dyn Eyes),
+    before: &Before,
+    ledger: &mut Ledger,
+) -> Result<Amiss, Trouble> {
+    let remembered = ledger.remembered()?;
+    let open = if *before == Before::Ended { Vec::new() } else { faults_of_the_node(ledger)? };
+    let scene = Scene::set(setting, run, (snapshot, eyes), &open, remembered);
+    let (mut seen, fine) = scene.sights(&open, eyes);
+    let xids = xids::look(setting, run, snapshot, eyes, (&scene.remembered, !seen.is_empty()), ledger)?;
+    seen.extend(xids.into_iter().map(|xid| Sight {
+        kind: Kind::Xid,
+        subject: xid.subject,
+        place: xid.gpu.to_string(),
+        detail: xid.words,
+        sure: xid.by_kernel,
+    }));
+    seen.retain(|sight| action(setting, sight.kind) != Action::Off);
+    scene.remember(ledger)?;
+    scene.collector(&seen, before, ledger)?;
+    for sight in &seen {
+        tell(setting, run, sight, ledger)?;
+    }
+    if seen.is_empty() && open.is_empty() {
+        return Ok(Amiss::default());
+    }
+    for row in &open {
+        scene.close(row, (&seen, &fine), ledger)?;
+    }
+    amiss(&seen, ledger)
+}
+
+/// Rows of kinds that are rules: the others are notes.
+fn faults_of_the_node(ledger: &Ledger) -> Result<Vec<FaultRow>, Trouble> {
+    let mut all = ledger.faults()?;
+    all.retain(|row| Kind::from_word(&row.kind).is_some() || row.kind == COLLECTOR);
+    Ok(all)
+}
+
+/// What the configuration says of a kind; a leak is its Epilog's concern.
+pub fn action(setting: &Setting, kind: Kind) -> Action {
+    match kind {
+        Kind::Leak => setting.config.epilog.on_leak,
+        _ => setting.config.faults.law.action(kind),
+    }
+}
+
+fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Result<(), Trouble> {
+    let Sight { kind, subject, place, detail, .. } = sight;
+    let seen =
+        SeenFault { kind: kind.word(), subject, detail, place: Some(place), tells_after: kind.tells_after() };
+    if ledger.fault_sighted(&seen, run, setting.now)? {
+        let done = match action(setting, *kind) {
+            Action::Drain if setting.config.faults_mode().enforces() => "this node is to be drained for it",
+            Action::Drain => "`faults.mode` is observe: this node is not drained for it",
+            Action::Alert | Action::Off => "nothing is done about it",
+        };
+        tracing::warn!(fault = kind.word(), "fault {}: {detail}; {done}", kind.word());
+    }
+    Ok(())
+}
+
+/// What stands after this run.
+fn amiss(seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
+    let rows = faults_of_the_node(ledger)?;
+    let mut amiss = Amiss { any: !rows.is_empty(), ..Amiss::default() };
+    for row in rows.into_iter().filter(FaultRow::counts) {
+        amiss.words.push(row.detail.clone());
+        let Some(kind) = Kind::from_word(&row.kind) else { continue };
+        let of_it = |s: &&Sight| s.kind == kind && s.subject == row.subject;
+        let standing = Standing {
+            kind,
+            place: row.place.as_deref().and_then(Where::read).unwrap_or_else(|| Where::at(NODE)),
+            since: row.opened,
+            seen_now: seen.iter().find(of_it).is_some_and(|s| s.sure),
+        };
+        amiss.standing.push((row, standing));
+    }
+    Ok(amiss)
+}
+
+impl<'a> Scene<'a> {
+    fn set(
+        setting: &'a Setting,
+        run: RunId,
+        (snapshot, eyes): (&'a Snapshot, &mut dyn Eyes),
+        open: &[FaultRow],
+        remembered: Remembered,
+    ) -> Scene<'a> {
+        let most = remembered.get(NODE, MOST_GPUS);
+        let expected =
+            missing::expected(setting.config.gpu.expected, &snapshot.mapping, &snapshot.gpus, most);
+        let listed = snapshot.gpus.as_ref().map(Listed::of);
+        let short = |listed: &Listed| expected.is_some_and(|e| e.is_short(listed));
+        let is_open = |kind: Kind| open.iter().any(|row| row.kind == kind.word());
+        let turn = run.0 % EVERY == 0;
+        let suspect =
+            snapshot.list_changed || listed.measured().is_some_and(short) || is_open(Kind::GpuMissing);
+        let unlisted = match &listed {
+            Reading::Measured(listed) if turn || suspect => eyes.unlisted(&listed.addresses),
+            Reading::Measured(_) => Reading::Absent(Absence::NotAsked),
+            Reading::Absent(why) => Reading::Absent(*why),
+        };
+        let mut links = BTreeMap::new();
+        if turn || is_open(Kind::PcieWidth) {
+            let gpus = snapshot.gpus.measured().into_iter().flat_map(whole);
+            for address in gpus.filter_map(|gpu| gpu.identity.pci.measured()) {
+                let link = |width: LinkWidth| Link { current: width.current, max: width.max };
+                links.insert(address.clone(), eyes.link_width(address).map(link));
+            }
+        }
+        let persistent = remembered.get(NODE, PERSISTENT).map_or_else(|| eyes.persistent(), |n| n == 1);
+        Scene { setting, run, snapshot, remembered, links, persistent, expected, unlisted }
+    }
+
+    /// Everything that a rule calls faulty; and the open faults of GPUs that a rule calls fine, by row.
+    fn sights(&self, open: &[FaultRow], eyes: &mut dyn Eyes) -> (Vec<Sight>, Vec<i64>) {
+        let (mut seen, mut fine) = (Vec::new(), Vec::new());
+        for (kind, says) in self.of_node() {
+            if let Says::Faulty(detail) = says {
+                let (subject, place) = (NODE.to_owned(), NODE.to_owned());
+                seen.push(Sight { kind, subject, place, detail, sure: true });
+            }
+        }
+        let Reading::Measured(report) = &self.snapshot.gpus else { return (seen, fine) };
+        for (subject, detail) in missing::missing(&Listed::of(report), &self.unlisted, self.expected) {
+            let place = if subject == missing::COUNT { NODE.to_owned() } else { subject.clone() };
+            seen.push(Sight { kind: Kind::GpuMissing, subject, place, detail, sure: true });
+        }
+        for sample in whole(report) {
+            let foreign = self.foreign(sample, eyes);
+            let (subject, place) = names(sample);
+            self.with_unit(sample, foreign, |unit| {
+                for (kind, rule) in fault::OF_UNIT {
+                    let is_it = |row: &&FaultRow| row.kind == kind.word() && row.subject == subject;
+                    match rule(unit) {
+                        Says::Faulty(what) => {
+                            let detail = format!("GPU {} ({place}): {what}", sample.identity.index);
+                            let (subject, place) = (subject.clone(), place.clone());
+                            seen.push(Sight { kind, subject, place, detail, sure: true });
+                        }
+                        Says::Fine => fine.extend(open.iter().find(is_it).map(|row| row.id)),
+                        Says::CannotSay => {}
+                    }
+                }
+            });
+        }
+        (seen, fine)
+    }
+
+    fn of_node(&self) -> Vec<(Kind, Says)> {
+        let node = Node {
+            gpus: &self.snapshot.gpus,
+            has_gpus: self.remembered.get(NODE, MOST_GPUS).is_some_and(|gpus| gpus > 0)
+                || self.setting.config.gpu.library.is_none(),
+            persistent: self.persistent,
+        };
+        Kind::ALL.iter().filter_map(|kind| Some((*kind, fault::of_node(*kind, &node)?))).collect()
+    }
+
+    fn with_unit(&self, sample: &UnitSample, foreign: Reading<Vec<String>>, look: impl FnOnce(&Unit)) {
+        let (subject, _) = names(sample);
+        let earlier = |word: Word| self.remembered.get(&subject, word.name());
+        let link = sample.identity.pci.measured().and_then(|pci| self.links.get(pci).copied());
+        look(&Unit {
+            sample,
+            earlier: &earlier,
+            link: link.unwrap_or(Reading::Absent(Absence::NotAsked)),
+            foreign,
+            thresholds: &self.setting.config.rules.thresholds,
+        });
+    }
+
+    /// Processes of no job on a GPU that no registered job holds and that slurmd gives out, in words. Whatever is of
+    /// Slurm, or whose owner is not known, is no stranger: its job may only not be registered yet (mej/nhc#15).
+    fn foreign(&self, sample: &UnitSample, eyes: &mut dyn Eyes) -> Reading<Vec<String>> {
+        let processes = match &sample.readings.processes {
+            Reading::Measured(processes) => processes,
+            Reading::Absent(why) => return Reading::Absent(*why),
+        };
+        let computing = || processes.iter().filter(|p| p.kind != ProcessKind::Graphics);
+        if computing().next().is_none() {
+            return Reading::Measured(Vec::new());
+        }
+        if let Some(why) = self.snapshot.held.values().find_map(Reading::absence) {
+            return Reading::Absent(why);
+        }
+        let is_this = |held: &UnitRef| sample.identity.uuid.measured() == Some(&held.uuid);
+        if self.snapshot.held.values().filter_map(Reading::measured).flatten().any(is_this) {
+            return Reading::Measured(Vec::new());
+        }
+        if !self.is_given_out(sample) {
+            return Reading::Absent(Absence::NotMapped);
+        }
+        let mut found = Vec::new();
+        for process in computing() {
+            match self.snapshot.whose(process.pid) {
+                Reading::Measured(Whose::Outside) => {}
+                Reading::Measured(_) => continue,
+                Reading::Absent(Absence::NotListed) => continue,
+                Reading::Absent(why) => return Reading::Absent(why),
+            }
+            let who = eyes.who(process.pid);
+            let allow = &self.setting.config.epilog.allow;
+            if !who.comm.measured().is_some_and(|comm| strangers::is_service(comm, allow)) {
+                found.push(strangers::words(process, &who));
+            }
+        }
+        Reading::Measured(found)
+    }
+
+    /// Whether gres.conf gives this GPU to jobs. Read only where a process makes it matter.
+    fn is_given_out(&self, sample: &UnitSample) -> bool {
+        let listed = |minors: &[Option<DeviceMinor>]| {
+            sample.identity.minor.measured().is_some_and(|minor| minors.contains(&Some(*minor)))
+        };
+        match self.setting.slurm.gres_of_node() {
+            Ok(Mapping::Minors(minors) | Mapping::AutoDetected(Configured::Minors(minors))) => {
+                listed(&minors)
+            }
+            Ok(Mapping::AutoDetected(Configured::All)) => true,
+            Ok(Mapping::AutoDetected(Configured::Count(_)) | Mapping::Unknown) | Err(_) => false,
+        }
+    }
+
+    /// Keeps for the next run what this one read.
+    fn remember(&self, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let Reading::Measured(report) = &self.snapshot.gpus else { return Ok(()) };
+        let mut news: Vec<(String, &str, u64)> = Vec::new();
+        for sample in whole(report).filter(|sample| sample.identity.uuid.measured().is_some()) {
+            let (subject, _) = names(sample);
+            let earlier = |word: Word| self.remembered.get(&subject, word.name());
+            let counted = fault::counters(sample, &earlier);
+            news.extend(counted.into_iter().map(|(word, value)| (subject.clone(), word.name(), value)));
+        }
+        let gpus = Listed::of(report).gpus() as u64;
+        if self.remembered.get(NODE, MOST_GPUS).is_none_or(|most| gpus > most) {
+            news.push((NODE.to_owned(), MOST_GPUS, gpus));
+        }
+        let mode =
+            |sample: &UnitSample| sample.readings.fields.get(Field::PersistenceMode).measured().copied();
+        if let Some(on) = whole(report).filter_map(mode).min()
+            && self.remembered.get(NODE, PERSISTENT) != Some(on)
+        {
+            news.push((NODE.to_owned(), PERSISTENT, on));
+        }
+        if news.is_empty() { Ok(()) } else { Ok(ledger.remember(&news)?) }
+    }
+
+    /// Says once that the GPUs cannot be read, where no rule has said it, and once that they can again: a fault of the
+    /// collector, nobody's idleness.
+    fn collector(&self, seen: &[Sight], before: &Before, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let of_node = || seen.iter().any(|sight| sight.subject == NODE);
+        match &self.snapshot.gpus {
+            Reading::Absent(why) if !of_node() => {
+                let new = ledger.fault_seen(COLLECTOR, "gpus", why.words(), self.run, self.setting.now)?;
+                if new {
+                    tracing::warn!(
+                        "the GPUs cannot be read: {}; nothing is judged until they can",
+                        why.words()
+                    );
+                }
+            }
+            Reading::Measured(_) if *before != Before::Ended => {
+                for fault in ledger.faults()?.iter().filter(|f| f.kind == COLLECTOR) {
+                    ledger.fault_gone(fault.id, self.setting.now)?;
+                    tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
+                }
+            }
+            Reading::Absent(_) | Reading::Measured(_) => {}
+        }
+        Ok(())
+    }
+
+    /// One that was open before this run and that it did not see: looked at, it comes nearer to its end.
+    fn close(
+        &self,
+        row: &FaultRow,
+        (seen, fine): (&[Sight], &[i64]),
+        ledger: &mut Ledger,
+    ) -> Result<(), Trouble> {
+        let Some(kind) = Kind::from_word(&row.kind) else { return Ok(()) };
+        let off = action(self.setting, kind) == Action::Off;
+        let is_seen = seen.iter().any(|s| s.kind == kind && s.subject == row.subject);
+        if is_seen || !(off || fine.contains(&row.id) || self.is_fine(kind, row)) {
+            return Ok(());
+        }
+        let ends_after = if off { 1 } else { kind.ends_after() };
+        if ledger.fault_not_seen(row.id, ends_after, self.setting.now)? && row.told {
+            tracing::warn!(fault = row.kind, "fault {} is over: {}", row.kind, row.detail);
+        }
+        Ok(())
+    }
+
+    /// Whether the subject of a fault that is no rule of one GPU was looked at and is well; or is no longer a part of a
+    /// node that is complete.
+    fn is_fine(&self, kind: Kind, row: &FaultRow) -> bool {
+        if let Some((_, says)) = self.of_node().into_iter().find(|(its, _)| *its == kind) {
+            return says == Says::Fine;
+        }
+        let Reading::Measured(report) = &self.snapshot.gpus else { return false };
+        let listed = Listed::of(report);
+        let sample = whole(report).find(|sample| names(sample).0 == row.subject);
+        match (kind, sample) {
+            (Kind::GpuMissing, _) => missing::is_back(&row.subject, &listed, self.expected),
+            // An event: no reading shows it again.
+            (Kind::Xid, _) => true,
+            // Nobody computes there any more.
+            (Kind::Leak, Some(sample)) => sample
+                .readings
+                .processes
+                .measured()
+                .is_some_and(|list| list.iter().all(|process| process.kind == ProcessKind::Graphics)),
+            (_, Some(_)) => false,
+            // A card that was replaced: every other one is there and has its name.
+            (_, None) => listed.without == 0 && self.expected.is_none_or(|e| !e.is_short(&listed)),
+        }
+    }
+}
+
+/// Whether persistence mode was on when it was last read.
+const PERSISTENT: &str = "persistence-mode";
+
+/// What a GPU is called from run to run, and where it is.
+fn names(sample: &UnitSample) -> (String, String) {
+    let id = &sample.identity;
+    let place = id.pci.measured().map_or_else(|| format!("index-{}", id.index), PciAddress::to_string);
+    (id.uuid.measured().map_or_else(|| place.clone(), |uuid| uuid.as_str().to_owned()), place)
+}
+
+/// Takes the one step for the first fault that has one; earlier drains are looked after first.
+pub fn act(
+    setting: &Setting,
+    run: RunId,
+    snapshot: &Snapshot,
+    amiss: &Amiss,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    if !amiss.any {
+        return Ok(());
+    }
+    let mut drains = ledger.fault_drains(setting.now)?;
+    for drain in &mut drains {
+        look_after(setting, run, drain, ledger)?;
+    }
+    for (row, standing) in &amiss.standing {
+        step(setting, run, snapshot, (row, standing), &drains, ledger)?;
+    }
+    Ok(())
+}
+
+/// One whose end is not known is looked for; one that was made is counted once more.
+fn look_after(
+    setting: &Setting,
+    run: RunId,
+    drain: &mut FaultDrain,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let unclear = matches!(drain.outcome, Outcome::Begun | Outcome::Unknown);
+    let uncounted = drain.outcome == Outcome::Done && !drain.counted_again && drain.of_this_boot;
+    let subject = format!("fault drain {}", drain.id);
+    let due = drain.run < run && (unclear || uncounted);
+    if !due || !setting.may_act() || !ledger.ask_allowed(&subject, setting.now)? {
+        return Ok(());
+    }
+    ledger.unanswered(&subject, setting.now)?;
+    let mut unseen = || Reading::Absent(Absence::NotAsked);
+    let look = look_by(setting, &mut unseen);
+    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+    if unclear {
+        if let Some(outcome) = act::fault::reconcile(drain, &mut desk)? {
+            drain.outcome = outcome;
+            tracing::warn!("the earlier drain `{}` is {}, by looking", drain.reason, how(outcome));
+        }
+        return Ok(());
+    }
+    match act::fault::count_again(drain, &look, &mut desk)? {
+        Some(Ending::Ended(Outcome::Done, words)) => {
+            drain.outcome = Outcome::Failed;
+            tracing::warn!(
+                "our drain `{}` is withdrawn: others drained at the same time, and with it the limit over the cluster \
+                 was overshot: {words}",
+                drain.reason
+            );
+        }
+        Some(Ending::Ended(_, words) | Ending::Withheld(Doubt { because: words, .. })) => {
+            tracing::warn!("our drain `{}` is one too many and stays for now: {words}", drain.reason);
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+fn how(outcome: Outcome) -> String {
+    format!("{outcome:?}").to_lowercase()
+}
+
+fn step(
+    setting: &Setting,
+    run: RunId,
+    snapshot: &Snapshot,
+    (row, standing): (&FaultRow, &Standing),
+    drains: &[FaultDrain],
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let (config, node, kind) = (setting.config, &setting.place.node, standing.kind);
+    let action = action(setting, kind);
+    if action != Action::Drain {
+        return Ok(());
+    }
+    let mode = if kind == Kind::Leak { config.mode() } else { config.faults_mode() };
+    let spread_ms = config.limits.spread.as_millis() as i64;
+    let slot = Slot::of_fault(node, kind.word(), spread_ms, snapshot.cadence.measured().copied());
+    let open = slot.is_open(snapshot.previous, setting.now.boot);
+    let back_off = format!("drain for fault {}", row.id);
+    let circumstances = fault::Circumstances {
+        action,
+        permit: mode.node_permit(&config.enforce_in, node),
+        drained: drains.iter().any(|d| d.fault == row.id && (d.stands() || d.outcome == Outcome::Lifted)),
+        wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
+        held_by: held_by(setting, ledger)?,
+    };
+    let because = match fault::escalate(standing, circumstances) {
+        Step::Rest | Step::Later => return Ok(()),
+        Step::Withheld(because) => because,
+        Step::Drain(_) if !ledger.ask_allowed(&back_off, setting.now)? => return Ok(()),
+        Step::Drain(warrant) => {
+            let mut unseen = || Reading::Absent(Absence::NotAsked);
+            let look = look_by(setting, &mut unseen);
+            let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+            match act::fault::drain(warrant, row.id, &look, &mut desk)? {
+                Ending::Withheld(doubt) => {
+                    ledger.unanswered(&back_off, setting.now)?;
+                    doubt.because
+                }
+                Ending::Ended(outcome, words) => {
+                    if outcome == Outcome::Failed {
+                        ledger.unanswered(&back_off, setting.now)?;
+                    }
+                    let (fault, how) = (kind.word(), how(outcome));
+                    tracing::warn!(
+                        fault,
+                        verdict = "drain",
+                        outcome = how,
+                        "drain for fault {fault} {how}: {words}"
+                    );
+                    return Ok(());
+                }
+            }
+        }
+    };
+    if ledger.fault_withheld(row.id, &because)? {
+        tracing::warn!(
+            fault = kind.word(),
+            verdict = "drain",
+            "fault {}: drain withheld: {because}",
+            kind.word()
+        );
+    }
+    Ok(())
+}
