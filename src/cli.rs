@@ -45,7 +45,7 @@ pub struct Common {
 pub enum Command {
     /// Register the job of Slurm's Prolog environment; always exits 0
     Prolog,
-    /// Clear the job of Slurm's Epilog environment; always exits 0
+    /// Clear the job of Slurm's Epilog environment, look whether its GPUs are clean; exits 0 but where a drain fails
     Epilog,
     /// Say why a job is or is not judged, what was done, and what comes next
     Explain {
@@ -91,6 +91,11 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
+    /// Look at this node's set-up: Slurm's files and ours, hooks, GPUs, disk; say what is wrong and which line mends it
+    ///
+    /// Changes nothing. To be run as root on the node, after installation and whenever something seems amiss. Exits 0
+    /// where all is ok, 1 with warnings or what could not be looked at, 2 with faults.
+    Doctor,
     /// Judge what is recorded by a configuration: what would have been asked for, and when. Nothing is done
     ///
     /// Without --trace: every job run of which this node's ledger or its archive holds samples. What is judged is

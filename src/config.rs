@@ -21,7 +21,7 @@ mod table;
 mod tree;
 mod values;
 
-pub use effective::show;
+pub use effective::{change, show};
 pub use not_yet::NOT_YET;
 
 /// Where the configuration lies unless the caller names another file.
@@ -420,6 +420,27 @@ fn default_rules() -> Rules {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_change_of_a_key_keeps_what_stands_beside_it() {
+        let table = [
+            ("", "slurm.conf", "/a", (None, "slurm: { conf: /a }")),
+            ("mode: observe\nslurm: { conf: /b }\n", "slurm.conf", "/a", (Some(2), "slurm: { conf: /a }")),
+            (
+                "slurm:\n  bin_dir: /opt/bin\n",
+                "slurm.conf",
+                "/a",
+                (Some(1), "slurm: { bin_dir: /opt/bin, conf: /a }"),
+            ),
+            ("deadline: 50s\n", "deadline", "40s", (Some(1), "deadline: 40s")),
+            ("", "deadline", "40s", (None, "deadline: 40s")),
+        ];
+        for (text, key, value, (line, want)) in table {
+            let config = parse(text, "c").unwrap();
+            assert_eq!(change(&config, key, value), (line, want.to_owned()), "{text:?}");
+            assert!(parse(&change(&config, key, value).1, "c").is_ok());
+        }
+    }
 
     #[test]
     fn no_default_file_means_defaults_and_a_broken_one_does_not() {

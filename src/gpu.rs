@@ -3,6 +3,7 @@
 
 pub mod bus;
 pub mod driver;
+pub mod few;
 pub mod nvidia_smi;
 pub mod nvml;
 mod processes;

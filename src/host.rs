@@ -1,10 +1,13 @@
-//! This host as the kernel tells it: the clock and boot, a few facts of processes, and who holds a GPU's device file
-//! open. Knows nothing of Slurm but slurmd's name.
+//! This host as the kernel tells it: the clock and boot, a few facts of processes and files, and who holds a GPU's device
+//! file open. Knows nothing of Slurm but slurmd's name.
 
+mod aside;
+pub mod files;
 mod holders;
 pub mod kernel_log;
 mod processes;
 
+pub use aside::aside;
 pub use holders::Holders;
 pub use processes::{Proc, ProcessFacts, ProcessIo};
 

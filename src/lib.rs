@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod deliver;
 pub mod demo;
+pub mod doctor;
 pub mod epilog;
 pub mod explain;
 pub mod gpu;

@@ -43,6 +43,31 @@ pub struct RunLock {
     previous: Option<BootMs>,
 }
 
+/// What a look from outside sees of the last run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// It goes on.
+    Running,
+    /// It is over.
+    Over(Before),
+}
+
+/// The last run, without waiting for it or counting as one; `None`: there is no lock file, or no mark in it.
+pub fn last(dir: &Path) -> io::Result<Option<Last>> {
+    let mut options = OpenOptions::new();
+    let file = match options.read(true).custom_flags(libc::O_NOFOLLOW).open(dir.join("run.lock")) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    // A run that begins in this moment tries again 20 ms later.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(read_mark(&file).map(|(before, _)| Last::Over(before))),
+        Err(TryLockError::WouldBlock) => Ok(Some(Last::Running)),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug)]
 pub enum Taken {
@@ -84,7 +109,8 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    let (before, previous) = read_mark(&file, now).unwrap_or((Before::Ended, None));
+    let (before, began) = read_mark(&file).unwrap_or((Before::Ended, None));
+    let previous = began.filter(|(boot_id, _)| *boot_id == now.boot_id).map(|(_, at)| at);
     let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
     let mut lock = RunLock { file, head, written: 0, previous };
     lock.phase("start");
@@ -116,8 +142,8 @@ pub fn take_overlaps(dir: &Path) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX)
 }
 
-/// How the run before ended, and when it began, if it was of this boot.
-fn read_mark(file: &File, now: &Now) -> Option<(Before, Option<BootMs>)> {
+/// How the run before ended, and when it began, on which boot.
+fn read_mark(file: &File) -> Option<(Before, Option<(String, BootMs)>)> {
     let mut text = [0u8; 256];
     let n = file.read_at(&mut text, 0).ok()?;
     let text = std::str::from_utf8(&text[..n]).ok()?;
@@ -134,7 +160,7 @@ fn read_mark(file: &File, now: &Now) -> Option<(Before, Option<BootMs>)> {
             phase: phase.to_owned(),
         }),
     };
-    Some((before, at.filter(|_| boot_id == now.boot_id)))
+    Some((before, at.map(|at| (boot_id.to_owned(), at))))
 }
 
 impl RunLock {
@@ -191,6 +217,24 @@ mod tests {
         lock.finish(false);
         let (_lock, before) = ours(take(dir.path(), Duration::ZERO, &now(12)).unwrap());
         assert_eq!(before, None);
+    }
+
+    #[test]
+    fn a_look_from_outside_tells_a_run_that_goes_on_from_one_that_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(last(dir.path()).unwrap(), None);
+        let (mut lock, _) = ours(take(dir.path(), Duration::ZERO, &now(5)).unwrap());
+        lock.phase("observe");
+        assert_eq!(last(dir.path()).unwrap(), Some(Last::Running));
+        drop(lock);
+        let Some(Last::Over(Before::Killed(killed))) = last(dir.path()).unwrap() else {
+            panic!("not killed")
+        };
+        assert_eq!(killed.phase, "observe");
+        let (lock, _) = ours(take(dir.path(), Duration::ZERO, &now(9)).unwrap());
+        lock.finish(true);
+        assert_eq!(last(dir.path()).unwrap(), Some(Last::Over(Before::EndedAmiss)));
+        assert_eq!(take_overlaps(dir.path()), 0);
     }
 
     #[test]

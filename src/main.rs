@@ -10,6 +10,7 @@ use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
+use gpu_reaper_hc::epilog::{here::Here, verify::Sight};
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
@@ -21,7 +22,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
-use gpu_reaper_hc::{ack, deliver, demo, epilog, host, keep, policy, prolog, release, scenarios};
+use gpu_reaper_hc::{ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -36,7 +37,8 @@ unsafe extern "C" {}
 #[unsafe(no_mangle)]
 extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) -> libc::c_int {
     if !hold_standard_descriptors() {
-        return 1;
+        // EX_OSERR, and not 1, by which an Epilog would have its node drained.
+        return 71;
     }
     // A reader that went away is an error to be looked at, not a death. And memory once got is kept: a heap that
     // shrinks and grows with each statement pays for its pages every time.
@@ -82,6 +84,7 @@ fn answer() -> u8 {
         }
         (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Ack { fault }), _) => acknowledge(&cli.common, fault.as_deref()),
+        (Some(Command::Doctor), _) => examine_site(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
             back_test(&cli.common, trace, *every, *job_start)
@@ -91,9 +94,10 @@ fn answer() -> u8 {
         (Some(Command::Prolog), _) => hook(&cli.common, "prolog", |c, p, _, now| {
             prolog::run(p, run::opening(c, prolog::LEDGER_WAIT), now, &prolog::process_env)
         }),
-        (Some(Command::Epilog), _) => {
-            hook(&cli.common, "epilog", |c, p, s, now| epilog::run(c, p, s, now, &prolog::process_env))
-        }
+        (Some(Command::Epilog), _) => hook(&cli.common, "epilog", |config, place, slurm, now| {
+            let asked = Asked { config, place, now, slurm };
+            epilog::run(&asked, &prolog::process_env, &mut |known| sight(config, place, known))
+        }),
         (None, None) => health_check(&cli.common, started),
     }
 }
@@ -211,13 +215,9 @@ fn health_check(common: &Common, started: Instant) -> u8 {
 
 fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     let gpu = &setting.config.gpu;
-    let source = match gpu.source {
-        GpuSourceKind::Simulator => {
-            let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
-            return run::run_last(setting, &mut eyes).map_err(|t| t.to_string());
-        }
-        GpuSourceKind::Nvml => SourcePlan::Nvml { library: gpu.library.clone(), gpm: gpu.gpm },
-        GpuSourceKind::NvidiaSmi => SourcePlan::NvidiaSmi { program: nvidia_smi() },
+    let Some(source) = source(gpu) else {
+        let mut eyes = scenarios::replay::Replay::open(gpu.scenario.as_deref())?;
+        return run::run_last(setting, &mut eyes).map_err(|t| t.to_string());
     };
     let deadline = match gpu.deadline {
         Auto::Set(deadline) => deadline,
@@ -226,6 +226,24 @@ fn look_and_run(setting: &Setting) -> Result<Ended, String> {
     let plan = Plan { source, states: false, deadline, lock: setting.place.dir.join("probe.lock") };
     let mut eyes = Machine::new(plan, setting.place.node.clone());
     run::run_last(setting, &mut eyes).map_err(|t| t.to_string())
+}
+
+/// How the GPUs are asked; `None`: they are a scenario's.
+fn source(gpu: &config::Gpu) -> Option<SourcePlan> {
+    match gpu.source {
+        GpuSourceKind::Simulator => None,
+        GpuSourceKind::Nvml => Some(SourcePlan::Nvml { library: gpu.library.clone(), gpm: gpu.gpm }),
+        GpuSourceKind::NvidiaSmi => Some(SourcePlan::NvidiaSmi { program: nvidia_smi() }),
+    }
+}
+
+/// What an Epilog looks with.
+fn sight<'a>(config: &Config, place: &Place, persistent: bool) -> Result<Box<dyn Sight + 'a>, String> {
+    let gpu = &config.gpu;
+    match source(gpu) {
+        Some(source) => Ok(Box::new(Here::new(place, gpu, source, persistent || driver::persistenced()))),
+        None => Ok(Box::new(scenarios::replay::Replay::open(gpu.scenario.as_deref())?.afterwards())),
+    }
 }
 
 /// Where nvidia-smi lies; slurmd gives no PATH.
@@ -242,7 +260,8 @@ fn nothing_to_look_at(config: &Config, place: &Place) -> bool {
     !named && !place.has_ledger() && !driver::nvidia_on_pci_bus()
 }
 
-/// Prolog and Epilog: one line of trouble at most, and always exit status 0.
+/// Prolog and Epilog: one line of trouble at most, one for each GPU that is not clean, and exit status 0; but 1 where an
+/// Epilog could not make the drain for what its job left.
 fn hook(
     common: &Common,
     which: &str,
@@ -256,30 +275,32 @@ fn hook(
     let done = place(common, &config).and_then(|place| {
         // A CPU node's CPU job: nothing to register, no ledger to begin.
         if prolog::process_env("SLURM_JOB_GPUS").is_none() && nothing_to_look_at(&config, &place) {
-            return prolog::job_id(&prolog::process_env).map(|job| Done {
-                words: format!("job {job} holds no GPU, nor has this node one"),
-                notes: vec![],
-            });
+            let words = |job| format!("job {job} holds no GPU, nor has this node one");
+            return prolog::job_id(&prolog::process_env).map(|job| Done::quietly(words(job), vec![]));
         }
         let now = host::now()?;
         act(&config, &place, &slurm(&config, &place), &now)
     });
+    let (mut lines, mut status) = (Vec::new(), 0);
     match done {
-        Ok(Done { words, notes }) => {
+        Ok(Done { words, notes, found, drain_failed }) => {
+            status = u8::from(drain_failed);
             trouble.extend(notes);
             if !trouble.is_empty() {
                 trouble.push(words);
             }
+            lines = found;
         }
         Err(why) => trouble.push(why),
     }
     if !trouble.is_empty() {
-        let line = format!("{which}: {}", trouble.join("; "));
-        complain(&line);
-        // slurmd does not log what a hook that ends well has said.
-        deliver::journal::tell(&line);
+        lines.insert(0, trouble.join("; "));
     }
-    0
+    let lines: Vec<String> = lines.iter().map(|line| format!("{which}: {line}")).collect();
+    lines.iter().for_each(|line| complain(line));
+    // slurmd does not log what a hook that ends well has said.
+    deliver::journal::tell(&lines);
+    status
 }
 
 /// The first error of a configuration, and how many there are: a hook has one line.
@@ -391,6 +412,32 @@ fn print_or_complain(told: Result<String, String>) -> u8 {
         Err(why) => {
             complain(&why);
             1
+        }
+    }
+}
+
+/// Says how the site stands: 0 all ok, 1 warnings, 2 faults. A configuration with errors is one of them.
+fn examine_site(common: &Common) -> u8 {
+    const NOT_LOOKED_AT: u8 = 2;
+    let file = config_file(common).unwrap_or_else(|| PathBuf::from(config::DEFAULT_FILE));
+    let (config, errors) = match load(common) {
+        Ok(config) => (config, vec![]),
+        Err(errors) => (config::defaults(), errors),
+    };
+    let found = place(common, &config).and_then(|place| {
+        let now = host::now()?;
+        let asked =
+            doctor::Asked { config: &config, errors: &errors, config_file: &file, place: &place, now: &now };
+        Ok(doctor::doctor(&asked))
+    });
+    match found {
+        Ok(report) => {
+            say(&if common.json { explain::json::text(&report.json()) } else { report.text() });
+            report.exit_status()
+        }
+        Err(why) => {
+            complain(&format!("doctor: {why}; nothing was looked at"));
+            NOT_LOOKED_AT
         }
     }
 }

@@ -110,6 +110,24 @@ impl Mode {
         in_share(narrow, node).map(|()| EnforcePermit { job: job.id })
     }
 
+    /// A permit for this node because of what a job left on it: as far as `enforce_in` reaches that job. Of one that is
+    /// not known only a list that narrows nothing is sure.
+    pub fn leak_permit(
+        self,
+        narrow: &EnforceIn,
+        job: Option<&JobRun>,
+        node: &NodeName,
+    ) -> Result<NodePermit, NoPermit> {
+        let narrows = [&narrow.partitions, &narrow.accounts, &narrow.qos].iter().any(|list| !list.is_empty());
+        match job {
+            Some(job) => self.permit(narrow, job, node).map(|_| NodePermit(())),
+            None if narrows && self.enforces() => {
+                Err(NoPermit::Outside("whether `enforce_in` names its job is not known".to_owned()))
+            }
+            None => self.node_permit(narrow, node),
+        }
+    }
+
     /// A permit for this node itself: under `enforce`, in its share of the nodes.
     pub fn node_permit(self, narrow: &EnforceIn, node: &NodeName) -> Result<NodePermit, NoPermit> {
         if !self.enforces() {

@@ -8,7 +8,7 @@ mod whose;
 pub use fields::*;
 pub use history::*;
 pub use node::*;
-pub use whose::Whose;
+pub use whose::*;
 
 use crate::reading::{Absence, Reading};
 use crate::units::*;

@@ -100,6 +100,7 @@ mod host_activity;
 pub mod interval;
 pub mod judge;
 pub mod keep;
+pub mod leak;
 pub mod level;
 pub mod nodes;
 pub mod reason;

@@ -33,15 +33,26 @@ pub struct Done {
     pub words: String,
     /// What had to be done to the ledger first, one line each; empty where all is well.
     pub notes: Vec<String>,
+    /// What was found and has to be said aloud, one line each.
+    pub found: Vec<String>,
+    /// A drain for what a job left was asked for and is not seen to be done: the one thing for which a hook fails.
+    pub drain_failed: bool,
+}
+
+impl Done {
+    /// Nothing was found that has to be said aloud.
+    pub fn quietly(words: String, notes: Vec<String>) -> Done {
+        Done { words, notes, found: Vec::new(), drain_failed: false }
+    }
 }
 
 /// Registers the job run of this environment.
 pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<Done, String> {
     let registration = registration(env, now)?;
-    if let Some(why) = doubt(&registration, env, &place.node, &in_a_job) {
+    if let Some(why) = doubted(&registration, env, &place.node) {
         let words =
             format!("job {} is not registered: {why}; the next run finds it by itself", registration.job);
-        return Ok(Done { words, notes: Vec::new() });
+        return Ok(Done::quietly(words, Vec::new()));
     }
     let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(|e| {
         format!("{e}; job {} is not registered, the next run finds it by itself", registration.job)
@@ -51,7 +62,7 @@ pub fn run(place: &Place, opening: Opening, now: &Now, env: Env) -> Result<Done,
         .register(now, &registration)
         .map_err(|e| format!("{e}; job {job} is not registered, the next run finds it by itself"))?;
     let words = format!("job {job} registered with {} GPUs", registration.gpus.len());
-    Ok(Done { words, notes: ledger.notes().to_vec() })
+    Ok(Done::quietly(words, ledger.notes().to_vec()))
 }
 
 /// What the environment of slurmd's Prolog and Epilog says of a job run (facts of Slurm 2.1, 2.2).
@@ -112,7 +123,12 @@ fn start(env: Env, now: &Now) -> JobStart {
     }
 }
 
-/// Why the GPUs of a registration are not to be believed, if so. An index in CUDA_VISIBLE_DEVICES alone is job-local.
+/// Why the GPUs of a registration by this environment are not to be believed, if so.
+pub fn doubted(r: &Registration, env: Env, node: &NodeName) -> Option<&'static str> {
+    doubt(r, env, node, &in_a_job)
+}
+
+/// An index in CUDA_VISIBLE_DEVICES alone is job-local.
 /// And Slurm before 25.11 (which tells no SLUID) reads past the list of nodes where it runs the hooks inside the job
 /// (PrologFlags=RunInJob) and this is not the job's first node: 24.11.5 dies of it before any Prolog, 26.05.5 is
 /// right (both measured).

@@ -5,6 +5,7 @@ pub mod cases;
 mod deeds;
 pub mod eyes;
 pub mod faults;
+pub mod leaks;
 mod learn;
 pub mod machine;
 pub mod orphans;
@@ -186,7 +187,7 @@ fn under_lock(
         case.settle(setting, run, (&snapshot, eyes), &mut ledger, lock)?;
     }
     lock.phase("act");
-    faults::act(setting, run, &snapshot, &amiss, &mut ledger)?;
+    faults::drains::act(setting, run, &snapshot, &amiss, &mut ledger)?;
     lock.phase("release");
     release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
     let orphans = orphans::look(setting, run, &snapshot, &before, &mut ledger)?;

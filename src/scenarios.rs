@@ -1,9 +1,12 @@
 //! Scenario files are the reference of what the tool will and will not do: each is played through the real run,
 //! on a simulated clock, with simulated GPUs and stand-ins for Slurm's commands, and compared with what it expects.
 
+pub mod afterwards;
 pub mod all;
+pub mod faults;
 pub mod file;
 pub mod kernel_log;
+pub mod machine;
 pub mod replay;
 pub mod stage;
 
@@ -29,9 +32,11 @@ pub struct Verdict {
     pub scenario: String,
     /// The sentence.
     pub about: String,
-    /// The job.
-    pub job: u64,
-    /// What was judged in the end.
+    /// The job; `None` for a fault of the node.
+    pub job: Option<u64>,
+    /// The fault of the node that it is about: its kind, and where.
+    pub fault: Option<String>,
+    /// What was judged in the end, or what became of the fault.
     pub judgement: String,
     /// The signature, for a finding.
     pub signature: Option<String>,
@@ -52,7 +57,28 @@ pub fn play(name: &str, text: &str) -> Result<Vec<Verdict>, String> {
     for at_ms in scenario.runs() {
         stage.run_at(at_ms).map_err(|e| format!("scenario `{name}` at {at_ms} ms: {e}"))?;
     }
-    scenario.expect.iter().map(|expect| verdict(name, &scenario, &stage, expect)).collect()
+    let jobs = scenario.expect.iter().map(|expect| verdict(name, &scenario, &stage, expect));
+    let faults = scenario.faults.iter().map(|expect| faults::verdict(name, &scenario, &stage, expect));
+    let mut verdicts = jobs.chain(faults).collect::<Result<Vec<_>, _>>()?;
+    if let Some(first) = verdicts.first_mut() {
+        first.differs.extend(of_slurm(&scenario, &stage));
+    }
+    Ok(verdicts)
+}
+
+/// What is not as it should be at Slurm's side, whatever the job.
+fn of_slurm(scenario: &Scenario, stage: &Stage) -> Vec<String> {
+    let mut differs = Vec::new();
+    if let (now, Some(theirs)) = stage.reasons()
+        && now != theirs
+    {
+        differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
+    }
+    let ran = stage.slurm_commands();
+    if let Some(wanted) = scenario.slurm_commands.filter(|wanted| *wanted != ran) {
+        differs.push(format!("{ran} of Slurm's commands were run, expected {wanted}"));
+    }
+    differs
 }
 
 fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> Result<Verdict, String> {
@@ -66,7 +92,8 @@ fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> R
     let mut verdict = Verdict {
         scenario: name.to_owned(),
         about: scenario.about.clone(),
-        job: expect.job,
+        job: Some(expect.job),
+        fault: None,
         judgement: told.map_or("ended", |t| t.judgement_word()).to_owned(),
         signature: finding.map(|f| f.signature.word().to_owned()),
         guard: told.and_then(|t| t.guard()).map(|g| g.word().to_owned()),
@@ -76,15 +103,6 @@ fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> R
     };
     let text = explain::text::answer(&answer, &job.to_string());
     verdict.differs = differences(&verdict, expect, finding.map(|f| f.scope.word()), &text);
-    if let (now, Some(theirs)) = stage.reasons()
-        && now != theirs
-    {
-        verdict.differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
-    }
-    let ran = stage.slurm_commands();
-    if let Some(wanted) = scenario.slurm_commands.filter(|wanted| *wanted != ran) {
-        verdict.differs.push(format!("{ran} of Slurm's commands were run, expected {wanted}"));
-    }
     Ok(verdict)
 }
 
@@ -148,7 +166,7 @@ pub fn table(verdicts: &[Verdict]) -> String {
             last = &v.scenario;
         }
         let mark = if v.differs.is_empty() { "ok  " } else { "FAIL" };
-        let look = v.signature.as_deref().or(v.guard.as_deref()).unwrap_or("");
+        let look = [&v.signature, &v.guard, &v.fault].into_iter().flatten().next().map_or("", String::as_str);
         let done = if v.done.is_empty() { "nothing done".to_owned() } else { v.done.join(", ") };
         out += &format!("{mark} {:<9} {look:<14} {done:<22} {}\n", v.judgement, v.about);
         for differs in &v.differs {

@@ -4,6 +4,7 @@
 
 pub mod cgroup;
 pub mod command;
+pub mod conf;
 mod controller;
 mod find;
 pub mod gres;
@@ -15,6 +16,7 @@ mod node;
 mod rest;
 mod scontrol;
 mod show_job;
+pub mod shown;
 mod squeue;
 mod version;
 
@@ -22,6 +24,7 @@ pub use command::Site;
 pub use controller::{Ask, Controller, Target};
 pub use listed::{Listed, job_state};
 pub use rest::RestSite;
+pub use version::release_of;
 
 use crate::model::{GpuClaim, JobRun, Outcome};
 use crate::policy::attribution::{Configured, Mapping};
@@ -193,6 +196,11 @@ impl Slurm {
         self.gres(jobs).mapping
     }
 
+    /// Where a command lies, or why root does not run it.
+    pub fn command(&self, program: Program) -> Result<PathBuf, String> {
+        self.commands.as_root(program)
+    }
+
     /// The same node under the name that Slurm's error means.
     fn known_node(&self, silence: NoAnswer) -> NoAnswer {
         match &silence {
@@ -204,7 +212,8 @@ impl Slurm {
     }
 }
 
-fn mapping(map: GresMap) -> Mapping {
+/// The device files' minors in place of the files.
+pub fn mapping(map: GresMap) -> Mapping {
     let minors =
         |files: &[PathBuf]| files.iter().map(|file| gres_conf::minor_of(file).ok()).collect::<Vec<_>>();
     match map {

@@ -19,7 +19,19 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("act", &["act"]),
     (
         "stories",
-        &["run", "prolog", "epilog", "explain", "ack", "keep", "release", "backtest", "scenarios", "demo"],
+        &[
+            "run",
+            "prolog",
+            "epilog",
+            "explain",
+            "ack",
+            "keep",
+            "release",
+            "doctor",
+            "backtest",
+            "scenarios",
+            "demo",
+        ],
     ),
     ("door", &["cli", "main"]),
 ];
@@ -38,7 +50,8 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("scenarios", "prolog"), // between the real hooks
     ("scenarios", "epilog"),
     ("scenarios", "explain"), // and its end is explained
-    ("demo", "scenarios"),    // the demo is one of them, told slowly
+    ("scenarios", "ack"),
+    ("demo", "scenarios"), // the demo is one of them, told slowly
     ("main", "cli"),
 ];
 
@@ -65,6 +78,25 @@ const IMPURE: &[&str] = &[
 
 /// What stands nowhere in `src`, in any case. RESUME and DOWN would lift or break what is not ours.
 const NEVER: &[&str] = &["State=RESUME", "State=DOWN"];
+
+/// What looks for leftover processes; it finds them and leaves them alone.
+const FINDERS: &[&str] = &["epilog", "host", "policy", "run::owners", "gpu::few", "gpu::nvml::few"];
+
+/// The ways to end or signal a process.
+const SIGNALS: &[&str] = &[
+    "kill",
+    "killpg",
+    "tgkill",
+    "tkill",
+    "sigqueue",
+    "pthread_kill",
+    "pidfd_open",
+    "pidfd_send_signal",
+    "SYS_kill",
+    "SYS_tgkill",
+    "SYS_pidfd_send_signal",
+    "Command",
+];
 
 /// Work left lying about.
 const UNFINISHED: &[&str] = &["TODO", "FIXME", "XXX"];
@@ -315,6 +347,30 @@ fn what_must_never_be_said_is_said_nowhere() {
     complain("this does not belong in src", &wrong);
 }
 
+/// The words of a source that signal somebody.
+fn signals(text: &str) -> Vec<(usize, String)> {
+    let (code, _) = without_tests(&tokens(text));
+    let words = code.iter().filter(|token| SIGNALS.contains(&token.text.as_str()));
+    words.map(|token| (token.line, format!("`{}`", token.text))).collect()
+}
+
+#[test]
+fn who_looks_for_leftover_processes_signals_none() {
+    // NVIDIA/deepops#1315, NVIDIA/deepops#992 (PE-05, PE-06): root's Epilogs have killed the wrong ones.
+    let mut wrong = Vec::new();
+    for finder in FINDERS {
+        let within = |s: &&Source| format!("{}::", s.module.join("::")).starts_with(&format!("{finder}::"));
+        let all = real_sources();
+        let of_it: Vec<&Source> = all.iter().filter(within).collect();
+        assert!(!of_it.is_empty(), "no source is called {finder}");
+        for source in of_it {
+            let found = signals(&source.text);
+            wrong.extend(found.into_iter().map(|(line, what)| format!("{}:{line}: {what}", source.file)));
+        }
+    }
+    complain("an Epilog sends no signal and starts no program", &wrong);
+}
+
 #[test]
 fn every_file_of_src_opens_with_what_it_is() {
     let bare = |s: &Source| !s.text.starts_with("//!");
@@ -445,6 +501,14 @@ mod the_scanner {
             impure("use std::time::Duration; use std::fmt; // std::fs\n#[cfg(test)] mod t { use std::fs; }"),
             []
         );
+    }
+
+    #[test]
+    fn finds_what_signals_a_process() {
+        for text in ["unsafe { libc::kill(pid, 9) }", "child.kill()", "std::process::Command::new(\"x\")"] {
+            assert_eq!(signals(text).len(), 1, "{text}");
+        }
+        assert_eq!(signals("// kill\nlet killed = \"kill\"; #[cfg(test)] mod t { fn f() { kill() } }"), []);
     }
 
     #[test]

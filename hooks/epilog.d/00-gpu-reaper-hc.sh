@@ -1,8 +1,8 @@
 #!/bin/sh
-# Epilog: clears the job from what gpu-reaper-hc judges, and keeps its case file.
-# Ends with another status than 0, which drains the node, only where the program says so by status 1
-# (kept for leaks that could not be drained; this version never does): a program that is missing or dies drains
-# nothing.
+# Epilog: clears the job from what gpu-reaper-hc judges, keeps its case file, and looks whether its GPUs are clean.
+# Ends with another status than 0, which drains the node, only where the program says so by status 1: under
+# `mode: enforce` with `epilog.on_leak: drain`, a process outlived its job and the drain could not be made. A program
+# that is missing or dies drains nothing.
 # Must be the last to run: a drain is released after its job only if this ran, and Slurm starts none after one that
 # failed. Of Epilog=/etc/slurm/epilog.d/* it runs the last name first (22.05 to 26.05), hence 00: install as
 # /etc/slurm/epilog.d/00-gpu-reaper-hc.sh, before every other name; call it last where one script calls the others.

@@ -37,6 +37,24 @@ pub fn show(config: &Config) -> String {
     shown
 }
 
+/// What to write in the file so that a key says `value`, and over which line; `None`: as a new one. A section is written
+/// whole, with what the file says in it already.
+pub fn change(config: &Config, key: &str, value: &str) -> (Option<usize>, String) {
+    let root = tree::read(&config.text).ok().flatten();
+    let said = |key: &str| tree::find(root.as_ref()?, key);
+    let line = |key: &str| tree::locate(&config.text, said(key)?).map(|(line, _)| line);
+    let Some((section, name)) = key.split_once('.') else {
+        return (line(key), format!("{key}: {value}"));
+    };
+    let beside = rows(config).into_iter().filter(|(other, _)| *other != key && said(other).is_some());
+    let of_section = |(other, value): Row| {
+        let name = other.strip_prefix(section)?.strip_prefix('.')?;
+        Some(format!("{name}: {value}"))
+    };
+    let pairs: Vec<String> = beside.filter_map(of_section).chain([format!("{name}: {value}")]).collect();
+    (line(section), format!("{section}: {{ {} }}", pairs.join(", ")))
+}
+
 fn rows(config: &Config) -> Vec<Row> {
     let mut rows = general(config);
     rows.extend(thresholds(config));
@@ -174,6 +192,8 @@ fn keeping(config: &Config) -> Vec<Row> {
         ("history.archive", duration_text(history.archive)),
         ("history.max_size", size_text(history.max_size_bytes)),
         ("history.case_files", duration_text(history.case_files)),
+        ("epilog.verify", duration_text(config.epilog.verify)),
+        ("epilog.allow", texts(&config.epilog.allow)),
     ]
 }
 

@@ -10,6 +10,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 
+/// Whether journald listens, as a run finds out.
+pub fn listens() -> bool {
+    takes_datagrams(Path::new(SOCKET))
+}
+
 /// Whether journald takes datagrams now. tracing-journald's own socket blocks, and one that is bound but not read
 /// would hang every run from the eleventh on (measured; facts of the crates).
 fn takes_datagrams(socket: &Path) -> bool {
@@ -64,10 +69,10 @@ pub fn init() {
     let _ = tracing_subscriber::registry().with(to_stderr).try_init();
 }
 
-/// One line of trouble for the journal alone, of somebody who has said it on standard error already.
-pub fn tell(line: &str) {
-    if init_journal() {
-        tracing::warn!("{line}");
+/// Lines for the journal alone, of somebody who has said them on standard error already.
+pub fn tell(lines: &[String]) {
+    if !lines.is_empty() && init_journal() {
+        lines.iter().for_each(|line| tracing::warn!("{line}"));
     }
 }
 

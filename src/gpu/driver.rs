@@ -5,6 +5,7 @@ use crate::model::{UnitIdentity, UnitKind};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{DeviceMinor, PciAddress, UnitUuid};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,8 +43,8 @@ pub fn default_deadline() -> Duration {
     deadline_by(Path::new(PERSISTENCED))
 }
 
-/// Whether nvidia-persistenced runs: GPUs then stay initialised between two looks.
-pub fn persistenced_runs() -> bool {
+/// Whether nvidia-persistenced runs, which keeps every GPU initialised.
+pub fn persistenced() -> bool {
     Path::new(PERSISTENCED).exists()
 }
 
@@ -113,12 +114,36 @@ fn names_in(driver: &Path, units: &[UnitIdentity]) -> Vec<(usize, UnitIdentity)>
 }
 
 /// A GPU by the driver's files.
-struct Card {
-    pci: PciAddress,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Card {
+    /// Where it sits.
+    pub pci: PciAddress,
     /// Absent for a card that was never initialised: question marks stand in its place.
-    uuid: Reading<UnitUuid>,
-    minor: Reading<DeviceMinor>,
-    name: Reading<String>,
+    pub uuid: Reading<UnitUuid>,
+    /// N of its /dev/nvidiaN.
+    pub minor: Reading<DeviceMinor>,
+    /// Its model.
+    pub name: Reading<String>,
+}
+
+/// All cards by the driver's own files, in the order of the bus; `None` where one could not be read. To be asked where
+/// the driver may hang.
+pub fn listed_cards() -> Option<Vec<Card>> {
+    let mut cards = cards(Path::new(DRIVER))?;
+    cards.sort_by(|a, b| a.pci.cmp(&b.pci));
+    Some(cards)
+}
+
+/// Whether a card is cut into MIG instances, by the driver's own files.
+pub fn has_instances() -> bool {
+    has_instances_in(Path::new(DRIVER))
+}
+
+fn has_instances_in(driver: &Path) -> bool {
+    let inside = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_instance = |name: std::ffi::OsString| name.to_string_lossy().starts_with("gi");
+    let is_cut = |gpu: &Path| inside(&gpu.join("mig")).any(|entry| is_instance(entry.file_name()));
+    inside(&driver.join("capabilities")).any(|gpu| is_cut(&gpu.path()))
 }
 
 impl Card {
@@ -220,6 +245,17 @@ mod tests {
             fs::write(folder.join("information"), text).unwrap();
         }
         dir
+    }
+
+    #[test]
+    fn a_card_that_is_cut_into_instances_is_seen_by_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_instances_in(dir.path()));
+        fs::create_dir_all(dir.path().join("capabilities/gpu0/mig")).unwrap();
+        fs::create_dir_all(dir.path().join("capabilities/mig")).unwrap();
+        assert!(!has_instances_in(dir.path()));
+        fs::create_dir_all(dir.path().join("capabilities/gpu0/mig/gi7/ci0")).unwrap();
+        assert!(has_instances_in(dir.path()));
     }
 
     fn gpu(index: u32, uuid: &str, bus: &str) -> UnitIdentity {

@@ -4,6 +4,7 @@
 //! worker process calls it.
 
 mod codes;
+mod few;
 mod fields;
 mod gpm;
 mod lists;

@@ -34,6 +34,8 @@ pub struct Phase {
     pub sm_clock: Option<Megahertz>,
     /// Clocks-event reasons.
     pub clocks_event: ClocksEventMask,
+    /// Temperature.
+    pub temperature: Celsius,
     /// Counters and states; the rest is not supported.
     pub fields: Vec<(Field, Reading<u64>)>,
     /// How wide the card's link to the bus is.
@@ -104,7 +106,8 @@ impl Timeline {
         Reading::Measured(Millijoules(total_mj))
     }
 
-    fn pci(minor: u32) -> Reading<PciAddress> {
+    /// Where a card is on the PCI bus.
+    pub fn pci(minor: u32) -> Reading<PciAddress> {
         PciAddress::parse(&format!("0000:{:02x}:00.0", 0x1a + minor))
             .map_or(Reading::Absent(Absence::Implausible), Reading::Measured)
     }
@@ -175,7 +178,7 @@ impl Simulated<'_> {
             energy: line.energy_at(minor, self.at_ms),
             sm_clock: phase.sm_clock.map_or(usual, Reading::Measured),
             sm_clock_max: Reading::Measured(Megahertz(1980)),
-            temperature: Reading::Measured(Celsius(41)),
+            temperature: Reading::Measured(phase.temperature),
             clocks_event: Reading::Measured(phase.clocks_event),
             mig: line.mig,
             processes: phase.processes.map(|n| (0..n).map(|k| process(minor, k)).collect()),

@@ -10,6 +10,7 @@
 //! slurmd waits for the end of its output and for its exit without limit.
 
 use super::GpuSource;
+use super::few::Wanted;
 use super::nvidia_smi::NvidiaSmi;
 use super::nvml::Nvml;
 use super::wire::{Assembly, Frames, Head, Piece, frame};
@@ -21,7 +22,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Which source the worker asks.
@@ -33,6 +34,13 @@ pub enum SourcePlan {
         library: Option<PathBuf>,
         /// Whose activity is measured too.
         gpm: Gpm,
+    },
+    /// A few units through libnvidia-ml, and only who is on them.
+    Few {
+        /// An explicit library.
+        library: Option<PathBuf>,
+        /// Which; told under their place here.
+        units: Vec<Wanted>,
     },
     /// The nvidia-smi program.
     NvidiaSmi {
@@ -61,8 +69,13 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 
 /// Starts the worker and returns at once. To be called while this process has one thread and no open ledger.
 pub fn start(plan: &Plan) -> Pending {
+    start_patiently(plan, LOCK_PATIENCE)
+}
+
+/// The same, for one whose lock short looks of others may hold.
+pub fn start_patiently(plan: &Plan, patience: Duration) -> Pending {
     let until = Instant::now() + plan.deadline;
-    match fork(plan, until) {
+    match fork(plan, until, patience) {
         Ok((pid, pipe)) => Pending(State::Running(Worker { pid, pipe, until })),
         Err(why) => Pending(State::Settled(why)),
     }
@@ -166,14 +179,14 @@ impl Drop for Worker {
     }
 }
 
-fn fork(plan: &Plan, until: Instant) -> Result<(libc::pid_t, File), Absence> {
+fn fork(plan: &Plan, until: Instant, patience: Duration) -> Result<(libc::pid_t, File), Absence> {
     let failed = |what: &str, cause: io::Error| {
         tracing::warn!("GPU worker: {what}: {cause}; no GPU was looked at");
         Absence::SourceFailed
     };
     let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&plan.lock);
     let lock = lock.map_err(|e| failed(&format!("lock `{}` cannot be opened", plan.lock.display()), e))?;
-    take(&lock).map_err(|e| match e {
+    take(&lock, patience).map_err(|e| match e {
         TryLockError::WouldBlock => Absence::WorkerStuck,
         TryLockError::Error(e) => failed(&format!("lock `{}` cannot be taken", plan.lock.display()), e),
     })?;
@@ -194,8 +207,15 @@ fn fork(plan: &Plan, until: Instant) -> Result<(libc::pid_t, File), Absence> {
     }
 }
 
-fn take(lock: &File) -> Result<(), TryLockError> {
-    let until = Instant::now() + LOCK_PATIENCE;
+/// Whether a worker of this lock is at work, or stuck, for all of `patience`. None is started, and none is kept from
+/// starting.
+pub fn is_at_work(lock: &Path, patience: Duration) -> bool {
+    let Ok(lock) = File::options().write(true).open(lock) else { return false };
+    matches!(take(&lock, patience), Err(TryLockError::WouldBlock))
+}
+
+fn take(lock: &File, patience: Duration) -> Result<(), TryLockError> {
+    let until = Instant::now() + patience;
     loop {
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) if Instant::now() < until => {
@@ -231,6 +251,7 @@ fn look(plan: &Plan, until: Instant, out: &mut dyn FnMut(Piece)) {
         SourcePlan::Nvml { library, gpm } => {
             Nvml::new(library.clone(), *gpm, plan.states).stream(Some(until), out);
         }
+        SourcePlan::Few { library, units } => Nvml::new(library.clone(), Gpm::Off, false).few(units, out),
         SourcePlan::NvidiaSmi { program } => match NvidiaSmi::new(program.clone()).read() {
             Absent(why) => out(Piece::Begin(Absent(why))),
             Measured(report) => {

@@ -9,6 +9,7 @@
 //! other file. That name is no proof, and none is needed: who takes it gives up a witness in favour of himself.
 
 use super::processes::{DELETED, Proc};
+use crate::model::PERSISTENCED;
 use crate::reading::{Absence, Reading};
 use crate::units::DeviceMinor;
 use std::collections::BTreeMap;
@@ -19,8 +20,6 @@ use std::path::Path;
 const MOST_LINKS: usize = 5_000;
 /// Linux's major number of /dev/nvidiaN (the kernel's devices.txt).
 const NVIDIA_MAJOR: u32 = 195;
-/// nvidia-persistenced, as long as the kernel keeps a name.
-const PERSISTENCED: &str = "nvidia-persiste";
 
 /// One run's search. Each process is looked at once.
 pub struct Holders {
@@ -87,7 +86,7 @@ impl Holders {
         minors.sort_unstable();
         minors.dedup();
         // Asked only of those few that would count.
-        if !minors.is_empty() && (self.is_ours(pid) || self.is_persistenced(pid)) {
+        if !minors.is_empty() && (self.proc.is_this_program(pid) || self.is_persistenced(pid)) {
             minors.clear();
         }
         Reading::Measured(minors)
@@ -98,17 +97,6 @@ impl Holders {
         device(name).filter(|n| n.parse::<u32>().is_ok())?;
         let meta = std::fs::metadata(link).ok().filter(|meta| meta.file_type().is_char_device())?;
         (libc::major(meta.rdev()) == self.major).then(|| DeviceMinor(libc::minor(meta.rdev())))
-    }
-
-    /// A run of ours, or a worker of it that hangs: by pid, or by program and user.
-    fn is_ours(&self, pid: u32) -> bool {
-        let own = std::process::id();
-        let same = |a: Reading<u32>, b: Reading<u32>| a.measured().is_some() && a == b;
-        let program = self.proc.program(pid);
-        pid == own
-            || (program.measured().is_some()
-                && program == self.proc.program(own)
-                && same(self.proc.real_uid(pid), self.proc.real_uid(own)))
     }
 
     fn is_persistenced(&self, pid: u32) -> bool {

@@ -1,6 +1,6 @@
 //! What /proc says of processes. Of a job's process only stat, io, cgroup and, where a GPU is about to be called
 //! idle, the targets of its open files are read; never its command line, environment or memory map, which can
-//! hold secrets or block. A pid is not an identity: another process may have it a moment later.
+//! hold secrets or block. Those are for daemons. A pid is not an identity: another process may have it a moment later.
 
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
@@ -86,10 +86,35 @@ impl Proc {
         })
     }
 
+    /// A run of ours, or a worker of it that hangs: by pid, or by program and user.
+    pub fn is_this_program(&self, pid: u32) -> bool {
+        let own = std::process::id();
+        let same = |a: Reading<u32>, b: Reading<u32>| a.measured().is_some() && a == b;
+        let program = self.program(pid);
+        pid == own
+            || (program.measured().is_some()
+                && program == self.program(own)
+                && same(self.real_uid(pid), self.real_uid(own)))
+    }
+
     /// The title that a daemon gave itself, in place of its command line. For daemons only: of a job's process it
     /// may hold secrets, or block.
     pub fn title(&self, pid: u32) -> Reading<String> {
         self.text(pid, "cmdline").map(|text| text.split('\0').next().unwrap_or("").to_owned())
+    }
+
+    /// The command line of a daemon, word by word. For daemons only, as [`Proc::title`].
+    pub fn arguments(&self, pid: u32) -> Reading<Vec<String>> {
+        self.text(pid, "cmdline").map(|text| text.split_terminator('\0').map(str::to_owned).collect())
+    }
+
+    /// One variable of the environment that a daemon was started with; needs the rights of root. For daemons only.
+    pub fn variable(&self, pid: u32, name: &str) -> Reading<Option<String>> {
+        let said = |text: String| {
+            let value = |pair: &str| Some(pair.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+            text.split('\0').find_map(value)
+        };
+        self.text(pid, "environ").map(said)
     }
 
     /// Every process there is.
@@ -207,6 +232,23 @@ fn real_uid_of(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_tells_how_it_was_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("7");
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("cmdline"), b"/usr/sbin/slurmd\0-D\0-f\0/opt/slurm.conf\0").unwrap();
+        fs::write(dir.join("environ"), b"SLURM_CONF_SERVER=a\0SLURM_CONF=/opt/x\0PATH=\0").unwrap();
+        let proc = Proc::at(folder.path());
+        let words = ["/usr/sbin/slurmd", "-D", "-f", "/opt/slurm.conf"].map(str::to_owned);
+        assert_eq!(proc.arguments(7), Reading::Measured(words.to_vec()));
+        let said = |name: &str| proc.variable(7, name);
+        assert_eq!(said("SLURM_CONF"), Reading::Measured(Some("/opt/x".to_owned())));
+        assert_eq!(said("PATH"), Reading::Measured(Some(String::new())));
+        assert_eq!(said("HOME"), Reading::Measured(None));
+        assert_eq!(proc.variable(8, "HOME"), Reading::Absent(Absence::NotListed));
+    }
 
     fn stat(comm: &str, parent: u32, start_ticks: u64) -> String {
         format!(

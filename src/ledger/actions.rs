@@ -239,14 +239,17 @@ impl Ledger {
         self.end_action(id, Outcome::Lifted, detail, false)
     }
 
-    /// Drains, warnings, cancels and requeues of the last hour, however they ended. Those of an earlier boot go by the wall
-    /// clock, and count if that clock has stepped back since.
+    /// Drains, for faults too, warnings, cancels and requeues of the last hour, however they ended. Those of an earlier
+    /// boot go by the wall clock, and count if that clock has stepped back since.
     pub fn actions_in_last_hour(&self, now: &Now) -> Result<u32, LedgerError> {
         self.read("count actions", |conn| {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             conn.query_row(
-                "SELECT count(*) FROM action WHERE verdict IN ('drain', 'warn', 'cancel', 'requeue')
-                 AND CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
+                "SELECT count(*) FROM
+                     (SELECT boot, boottime_ms, wall_ms FROM action
+                          WHERE verdict IN ('drain', 'warn', 'cancel', 'requeue')
+                      UNION ALL SELECT boot, boottime_ms, wall_ms FROM fault_drain)
+                 WHERE CASE WHEN boot = ?1 THEN boottime_ms > ?2 ELSE wall_ms > ?3 END",
                 (boot, now.boot.0 - HOUR_MS, now.wall.0 - HOUR_MS),
                 |r| r.get(0),
             )
@@ -438,5 +441,7 @@ mod tests {
         assert_eq!(count(&ledger, &rebooted), 1);
         rebooted.wall = at(-1000).wall;
         assert_eq!(count(&ledger, &rebooted), 2, "a clock that stepped back frees no allowance");
+        ledger.begin_fault_drain(1, ("idle", "for a fault"), RunId(1), &at(44)).unwrap();
+        assert_eq!((count(&ledger, &at(45)), count(&ledger, &at(103))), (3, 1));
     }
 }

@@ -36,6 +36,20 @@ impl Ledger {
         })
     }
 
+    /// The first run of this boot.
+    pub fn first_run(&self, now: &Now) -> Result<Option<RunId>, LedgerError> {
+        self.read("look for the first run of this boot", |_| {
+            Ok(self.boot(&now.boot_id)?.and_then(|boot| boot.first_run).map(RunId))
+        })
+    }
+
+    /// The newest run; 0 before the first.
+    pub fn newest_run_id(&self) -> Result<RunId, LedgerError> {
+        self.read("look for the newest run", |conn| {
+            conn.query_row("SELECT coalesce(max(id), 0) FROM run", [], |r| r.get(0).map(RunId))
+        })
+    }
+
     /// When the newest run of this boot sampled.
     pub fn newest_run(&self, now: &Now) -> Result<Option<BootMs>, LedgerError> {
         self.read("look for the newest run", |conn| {

@@ -23,7 +23,7 @@ pub struct FaultRow {
     pub last_run: RunId,
     /// Enough runs saw it; before, it is a suspicion that nobody is told of.
     pub told: bool,
-    /// Where it is, as a Reason names it: a PCI address or `node`.
+    /// Where it is, as a Reason names it: a PCI address or `node`; none: nothing that a Reason could be for.
     pub place: Option<String>,
     /// Why a drain for it was last withheld.
     pub withheld: Option<String>,
@@ -88,9 +88,10 @@ impl Ledger {
     /// The same of one that so many runs in a row have to see first.
     pub fn fault_sighted(&mut self, seen: &SeenFault, run: RunId, now: &Now) -> Result<bool, LedgerError> {
         self.write("keep a fault", |tx| {
-            let sql = "UPDATE fault SET detail = ?4, clean = 0, seen = seen + (last_run < ?3), last_run = ?3
+            let sql = "UPDATE fault SET detail = ?4, clean = 0, seen = seen + (last_run < ?3), last_run = ?3,
+                           place = coalesce(place, ?5)
                        WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL RETURNING id, seen, told";
-            let key = (seen.kind, seen.subject, run.0, seen.detail);
+            let key = (seen.kind, seen.subject, run.0, seen.detail, seen.place);
             let known: Option<(i64, u32, bool)> =
                 tx.query_row(sql, key, |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).optional()?;
             let Some((id, times, told)) = known else {
@@ -173,6 +174,14 @@ impl Ledger {
         })
     }
 
+    /// Every episode that was told and is still kept, oldest first, with whether it is over.
+    pub fn episodes(&self) -> Result<Vec<(FaultRow, bool)>, LedgerError> {
+        self.read("read faults", |conn| {
+            let sql = format!("SELECT {COLUMNS}, closed_wall_ms NOTNULL FROM fault WHERE told ORDER BY id");
+            conn.prepare(&sql)?.query_map([], |r| Ok((fault(r)?, r.get(10)?)))?.collect()
+        })
+    }
+
     /// Those that count, oldest first.
     pub fn open_faults(&self) -> Result<Vec<FaultRow>, LedgerError> {
         Ok(self.faults()?.into_iter().filter(FaultRow::counts).collect())
@@ -232,6 +241,19 @@ mod tests {
         let ends: Vec<bool> = (5..8).map(|m| ledger.fault_not_seen(id, 3, &at(m)).unwrap()).collect();
         assert_eq!(ends, [false, false, true]);
         assert!(sighted(&mut ledger, 1, 9), "another episode");
+    }
+
+    #[test]
+    fn an_episode_has_a_place_from_the_first_sight_on_that_gives_one() {
+        let (_dir, mut ledger) = fresh();
+        let mut see = |place, minute: i64| {
+            let seen = SeenFault { kind: "xid", subject: "GPU-1 79", detail: "79", place, tells_after: 1 };
+            ledger.fault_sighted(&seen, RunId(minute), &at(minute)).unwrap();
+            ledger.episodes().unwrap()[0].0.place.clone()
+        };
+        let here = Some("0000:1a:00.0");
+        let places = [see(None, 1), see(here, 2), see(None, 3)];
+        assert_eq!(places.each_ref().map(Option::as_deref), [None, here, here]);
     }
 
     #[test]

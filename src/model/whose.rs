@@ -2,6 +2,9 @@
 
 use super::JobId;
 
+/// nvidia-persistenced, as long as the kernel keeps a name. No proof: whoever takes it only gives up a witness.
+pub const PERSISTENCED: &str = "nvidia-persiste";
+
 /// Whose a process is, by its cgroup: never by its user, who may have several jobs on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {

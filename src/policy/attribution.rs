@@ -1,6 +1,8 @@
 //! Which units a job run holds: GRES index to device file to minor to UUID, or the UUIDs that Slurm gave. A mapping
 //! that cannot be completed is unknown, never guessed; a unit that two jobs claim belongs to neither.
 
+pub mod ending;
+
 use crate::model::{GpuClaim, GpuReport, JobId, JobRun, JobRunId, KnownUnit, UnitKind, UnitRef};
 use crate::policy::Auto;
 use crate::reading::{Absence, Reading};
@@ -141,7 +143,7 @@ fn by_uuid<'a>(uuid: &UnitUuid, known: &'a [KnownUnit]) -> Option<&'a KnownUnit>
 /// by device file, then by PCI bus (facts of Slurm 2.2), and by type before that where it knows types. So a card
 /// whose minor is not its NVML index, a MIG instance, a second model, or files listed in another order leave the
 /// mapping unknown; so does a number of GPUs that is not the configured one, for nobody says which are meant.
-fn by_index<'a>(index: GresIndex, known: &'a [KnownUnit], mapping: &Mapping) -> Option<&'a KnownUnit> {
+pub fn by_index<'a>(index: GresIndex, known: &'a [KnownUnit], mapping: &Mapping) -> Option<&'a KnownUnit> {
     let gpus = || known.iter().filter(|k| k.kind == UnitKind::Gpu && is_allocatable(k, known));
     let of_minor = |minor: DeviceMinor| gpus().find(|k| k.minor == Reading::Measured(minor));
     let at = index.0 as usize;
@@ -240,7 +242,7 @@ mod tests {
 
     const AUTO: Mapping = Mapping::AutoDetected(Configured::All);
 
-    fn unit(minor: u32, index: u32) -> KnownUnit {
+    pub(super) fn unit(minor: u32, index: u32) -> KnownUnit {
         KnownUnit {
             uuid: UnitUuid::new(&format!("GPU-{minor}")).unwrap(),
             kind: UnitKind::Gpu,
@@ -250,7 +252,7 @@ mod tests {
         }
     }
 
-    fn job(id: i64, gpus: &[u32]) -> JobRun {
+    pub(super) fn job(id: i64, gpus: &[u32]) -> JobRun {
         let absent = || Reading::Absent(Absence::NotRecorded);
         JobRun {
             id: JobRunId(id),

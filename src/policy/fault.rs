@@ -113,6 +113,11 @@ impl Kind {
         Kind::ALL.iter().copied().find(|kind| kind.word() == word)
     }
 
+    /// Whether it is something that happened: no later run sees it again.
+    pub fn is_event(self) -> bool {
+        self.course() == Course::Event
+    }
+
     /// So many runs in a row have to see it before it is one.
     pub fn tells_after(self) -> u32 {
         match self.course() {
@@ -209,7 +214,7 @@ pub struct Standing {
     pub place: Where,
     /// Since when.
     pub since: WallMs,
-    /// This run saw it: what an earlier one saw alone drains nothing.
+    /// This run saw it, or it is an event that is still open: a state that an earlier run saw alone drains nothing.
     pub seen_now: bool,
 }
 

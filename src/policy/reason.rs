@@ -132,7 +132,7 @@ fn tame(text: &str) -> String {
 }
 
 /// A name or place in a Reason is no longer.
-const MOST_TAME: usize = 32;
+const MOST_TAME: usize = 48;
 
 /// Reads a reason of a drain for a fault; `None` for anything that [`fault`] could not have written.
 pub fn read_fault(reason: &str) -> Option<Kind> {

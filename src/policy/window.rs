@@ -86,6 +86,11 @@ pub fn limits(thresholds: &Thresholds, cadence: Cadence) -> Limits {
     Limits { window_ms, gap_ms, min_samples, cadence, adapted }
 }
 
+/// Whether runs so far apart, as steady as a clock, come often enough for instants to speak for the time between them.
+pub fn instants_suffice(interval_ms: i64) -> bool {
+    interval_ms <= INSTANT_CADENCE_MS
+}
+
 /// Why a stretch does not reach further back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -341,7 +346,7 @@ fn is_dense(ticks: &[Tick], t: usize, limits: &Limits) -> bool {
     let inside = |s: &usize| ticks[*s].at.since_ms(begin) <= limits.window_ms;
     let steps = || (from..ticks.len()).take_while(inside).map(|s| step_ms(ticks, s));
     let steps = || steps().filter(|step| *step <= limits.gap_ms);
-    let slow = steps().filter(|step| *step > INSTANT_CADENCE_MS).count();
+    let slow = steps().filter(|step| !instants_suffice(*step)).count();
     step_ms(ticks, t) <= INSTANT_STEP_MS && 2 * slow <= steps().count()
 }
 

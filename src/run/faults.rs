@@ -1,20 +1,19 @@
-//! Faults of the node: every rule is asked once a run, what has begun and what has ended is told once, and what may drain
-//! takes its one step. While nothing is amiss, which the run before has left in the lock file, no fault is read back.
+//! Faults of the node: every rule is asked once a run, and what has begun and what has ended is told once. While nothing is
+//! amiss, which the run before has left in the lock file, no fault is read back. [`drains`]: what is done about them.
 
-use super::deeds::{held_by, look as look_by};
+pub mod drains;
+
 use super::eyes::Eyes;
 use super::snapshot::{Snapshot, whole};
-use super::{Setting, Trouble, xids};
-use crate::act::{self, Desk, Doubt, Ending};
+use super::{Setting, Trouble, leaks, xids};
 use crate::gpu::bus::LinkWidth;
-use crate::ledger::{FaultDrain, FaultRow, Ledger, Remembered, SeenFault};
+use crate::ledger::{FaultRow, Ledger, Remembered, SeenFault};
 use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{Configured, Mapping};
 use crate::policy::fault::missing::{self, Expected, Listed};
-use crate::policy::fault::{self, Action, Kind, Link, Node, Says, Standing, Step, Unit, Word, strangers};
+use crate::policy::fault::{self, Action, Kind, Link, Node, Says, Standing, Unit, Word, strangers};
 use crate::policy::reason::Where;
-use crate::policy::slot::Slot;
 use crate::reading::{Absence, Reading};
 use crate::units::{DeviceMinor, PciAddress};
 use std::collections::BTreeMap;
@@ -44,10 +43,9 @@ pub struct Amiss {
 struct Sight {
     kind: Kind,
     subject: String,
-    place: String,
+    /// `None`: nothing that a drain may be for.
+    place: Option<String>,
     detail: String,
-    /// It may drain the node.
-    sure: bool,
 }
 
 /// What this run looks with.
@@ -71,16 +69,16 @@ pub fn look(
     ledger: &mut Ledger,
 ) -> Result<Amiss, Trouble> {
     let remembered = ledger.remembered()?;
-    let open = if *before == Before::Ended { Vec::new() } else { faults_of_the_node(ledger)? };
+    let left = remembered.get(NODE, leaks::LEFT).is_some();
+    let open = if *before == Before::Ended && !left { Vec::new() } else { faults_of_the_node(ledger)? };
     let scene = Scene::set(setting, run, (snapshot, eyes), &open, remembered);
     let (mut seen, fine) = scene.sights(&open, eyes);
     let xids = xids::look(setting, run, snapshot, eyes, (&scene.remembered, !seen.is_empty()), ledger)?;
     seen.extend(xids.into_iter().map(|xid| Sight {
         kind: Kind::Xid,
         subject: xid.subject,
-        place: xid.gpu.to_string(),
+        place: xid.by_kernel.then(|| xid.gpu.to_string()),
         detail: xid.words,
-        sure: xid.by_kernel,
     }));
     seen.retain(|sight| action(setting, sight.kind) != Action::Off);
     scene.remember(ledger)?;
@@ -88,13 +86,16 @@ pub fn look(
     for sight in &seen {
         tell(setting, run, sight, ledger)?;
     }
+    if left && !open.iter().any(|row| row.kind == Kind::Leak.word()) {
+        ledger.forget(NODE, leaks::LEFT)?;
+    }
     if seen.is_empty() && open.is_empty() {
         return Ok(Amiss::default());
     }
     for row in &open {
         scene.close(row, (&seen, &fine), ledger)?;
     }
-    amiss(&seen, ledger)
+    amiss(setting, &seen, ledger)
 }
 
 /// Rows of kinds that are rules: the others are notes.
@@ -114,13 +115,15 @@ pub fn action(setting: &Setting, kind: Kind) -> Action {
 
 fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Result<(), Trouble> {
     let Sight { kind, subject, place, detail, .. } = sight;
-    let seen =
-        SeenFault { kind: kind.word(), subject, detail, place: Some(place), tells_after: kind.tells_after() };
+    let place = place.as_deref();
+    let seen = SeenFault { kind: kind.word(), subject, detail, place, tells_after: kind.tells_after() };
     if ledger.fault_sighted(&seen, run, setting.now)? {
+        let mode = if *kind == Kind::Leak { setting.config.mode() } else { setting.config.faults_mode() };
         let done = match action(setting, *kind) {
-            Action::Drain if setting.config.faults_mode().enforces() => "this node is to be drained for it",
-            Action::Drain => "`faults.mode` is observe: this node is not drained for it",
             Action::Alert | Action::Off => "nothing is done about it",
+            Action::Drain if place.is_none() => "nothing is done about it: anybody may have written it",
+            Action::Drain if mode.enforces() => "this node is to be drained for it",
+            Action::Drain => "the mode is observe: this node is not drained for it",
         };
         tracing::warn!(fault = kind.word(), "fault {}: {detail}; {done}", kind.word());
     }
@@ -128,18 +131,22 @@ fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Re
 }
 
 /// What stands after this run.
-fn amiss(seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
+fn amiss(setting: &Setting, seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
     let rows = faults_of_the_node(ledger)?;
+    let first = ledger.first_run(setting.now)?;
     let mut amiss = Amiss { any: !rows.is_empty(), ..Amiss::default() };
     for row in rows.into_iter().filter(FaultRow::counts) {
         amiss.words.push(row.detail.clone());
         let Some(kind) = Kind::from_word(&row.kind) else { continue };
-        let of_it = |s: &&Sight| s.kind == kind && s.subject == row.subject;
+        let of_it = |s: &Sight| s.kind == kind && s.subject == row.subject;
         let standing = Standing {
             kind,
             place: row.place.as_deref().and_then(Where::read).unwrap_or_else(|| Where::at(NODE)),
             since: row.opened,
-            seen_now: seen.iter().find(of_it).is_some_and(|s| s.sure),
+            // An event is seen by one run, which is seldom in the node's moment: it stands while it is open, on its boot.
+            seen_now: row.place.is_some()
+                && ((kind.is_event() && first.is_some_and(|first| row.last_run >= first))
+                    || seen.iter().any(of_it)),
         };
         amiss.standing.push((row, standing));
     }
@@ -185,14 +192,20 @@ impl<'a> Scene<'a> {
         let (mut seen, mut fine) = (Vec::new(), Vec::new());
         for (kind, says) in self.of_node() {
             if let Says::Faulty(detail) = says {
-                let (subject, place) = (NODE.to_owned(), NODE.to_owned());
-                seen.push(Sight { kind, subject, place, detail, sure: true });
+                seen.push(Sight { kind, subject: NODE.to_owned(), place: Some(NODE.to_owned()), detail });
+            }
+        }
+        for row in open.iter().filter(|row| row.kind == Kind::Leak.word()) {
+            match leaks::is_still_there(&row.subject, self.snapshot) {
+                Some(true) => seen.push(self.left(row)),
+                Some(false) => fine.push(row.id),
+                None => {}
             }
         }
         let Reading::Measured(report) = &self.snapshot.gpus else { return (seen, fine) };
         for (subject, detail) in missing::missing(&Listed::of(report), &self.unlisted, self.expected) {
             let place = if subject == missing::COUNT { NODE.to_owned() } else { subject.clone() };
-            seen.push(Sight { kind: Kind::GpuMissing, subject, place, detail, sure: true });
+            seen.push(Sight { kind: Kind::GpuMissing, subject, place: Some(place), detail });
         }
         for sample in whole(report) {
             let foreign = self.foreign(sample, eyes);
@@ -203,8 +216,8 @@ impl<'a> Scene<'a> {
                     match rule(unit) {
                         Says::Faulty(what) => {
                             let detail = format!("GPU {} ({place}): {what}", sample.identity.index);
-                            let (subject, place) = (subject.clone(), place.clone());
-                            seen.push(Sight { kind, subject, place, detail, sure: true });
+                            let (subject, place) = (subject.clone(), Some(place.clone()));
+                            seen.push(Sight { kind, subject, place, detail });
                         }
                         Says::Fine => fine.extend(open.iter().find(is_it).map(|row| row.id)),
                         Says::CannotSay => {}
@@ -213,6 +226,16 @@ impl<'a> Scene<'a> {
             });
         }
         (seen, fine)
+    }
+
+    /// What an Epilog found, and is there still.
+    fn left(&self, row: &FaultRow) -> Sight {
+        Sight {
+            kind: Kind::Leak,
+            subject: row.subject.clone(),
+            place: row.place.clone(),
+            detail: row.detail.clone(),
+        }
     }
 
     fn of_node(&self) -> Vec<(Kind, Says)> {
@@ -372,12 +395,6 @@ impl<'a> Scene<'a> {
             (Kind::GpuMissing, _) => missing::is_back(&row.subject, &listed, self.expected),
             // An event: no reading shows it again.
             (Kind::Xid, _) => true,
-            // Nobody computes there any more.
-            (Kind::Leak, Some(sample)) => sample
-                .readings
-                .processes
-                .measured()
-                .is_some_and(|list| list.iter().all(|process| process.kind == ProcessKind::Graphics)),
             (_, Some(_)) => false,
             // A card that was replaced: every other one is there and has its name.
             (_, None) => listed.without == 0 && self.expected.is_none_or(|e| !e.is_short(&listed)),
@@ -388,141 +405,14 @@ impl<'a> Scene<'a> {
 /// Whether persistence mode was on when it was last read.
 const PERSISTENT: &str = "persistence-mode";
 
+/// Whether the GPUs stay initialised between two looks, as a run last read it.
+pub fn is_persistent(remembered: &Remembered) -> bool {
+    remembered.get(NODE, PERSISTENT) == Some(1)
+}
+
 /// What a GPU is called from run to run, and where it is.
 fn names(sample: &UnitSample) -> (String, String) {
     let id = &sample.identity;
     let place = id.pci.measured().map_or_else(|| format!("index-{}", id.index), PciAddress::to_string);
     (id.uuid.measured().map_or_else(|| place.clone(), |uuid| uuid.as_str().to_owned()), place)
-}
-
-/// Takes the one step for the first fault that has one; earlier drains are looked after first.
-pub fn act(
-    setting: &Setting,
-    run: RunId,
-    snapshot: &Snapshot,
-    amiss: &Amiss,
-    ledger: &mut Ledger,
-) -> Result<(), Trouble> {
-    if !amiss.any {
-        return Ok(());
-    }
-    let mut drains = ledger.fault_drains(setting.now)?;
-    for drain in &mut drains {
-        look_after(setting, run, drain, ledger)?;
-    }
-    for (row, standing) in &amiss.standing {
-        step(setting, run, snapshot, (row, standing), &drains, ledger)?;
-    }
-    Ok(())
-}
-
-/// One whose end is not known is looked for; one that was made is counted once more.
-fn look_after(
-    setting: &Setting,
-    run: RunId,
-    drain: &mut FaultDrain,
-    ledger: &mut Ledger,
-) -> Result<(), Trouble> {
-    let unclear = matches!(drain.outcome, Outcome::Begun | Outcome::Unknown);
-    let uncounted = drain.outcome == Outcome::Done && !drain.counted_again && drain.of_this_boot;
-    let subject = format!("fault drain {}", drain.id);
-    let due = drain.run < run && (unclear || uncounted);
-    if !due || !setting.may_act() || !ledger.ask_allowed(&subject, setting.now)? {
-        return Ok(());
-    }
-    ledger.unanswered(&subject, setting.now)?;
-    let mut unseen = || Reading::Absent(Absence::NotAsked);
-    let look = look_by(setting, &mut unseen);
-    let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-    if unclear {
-        if let Some(outcome) = act::fault::reconcile(drain, &mut desk)? {
-            drain.outcome = outcome;
-            tracing::warn!("the earlier drain `{}` is {}, by looking", drain.reason, how(outcome));
-        }
-        return Ok(());
-    }
-    match act::fault::count_again(drain, &look, &mut desk)? {
-        Some(Ending::Ended(Outcome::Done, words)) => {
-            drain.outcome = Outcome::Failed;
-            tracing::warn!(
-                "our drain `{}` is withdrawn: others drained at the same time, and with it the limit over the cluster \
-                 was overshot: {words}",
-                drain.reason
-            );
-        }
-        Some(Ending::Ended(_, words) | Ending::Withheld(Doubt { because: words, .. })) => {
-            tracing::warn!("our drain `{}` is one too many and stays for now: {words}", drain.reason);
-        }
-        None => {}
-    }
-    Ok(())
-}
-
-fn how(outcome: Outcome) -> String {
-    format!("{outcome:?}").to_lowercase()
-}
-
-fn step(
-    setting: &Setting,
-    run: RunId,
-    snapshot: &Snapshot,
-    (row, standing): (&FaultRow, &Standing),
-    drains: &[FaultDrain],
-    ledger: &mut Ledger,
-) -> Result<(), Trouble> {
-    let (config, node, kind) = (setting.config, &setting.place.node, standing.kind);
-    let action = action(setting, kind);
-    if action != Action::Drain {
-        return Ok(());
-    }
-    let mode = if kind == Kind::Leak { config.mode() } else { config.faults_mode() };
-    let spread_ms = config.limits.spread.as_millis() as i64;
-    let slot = Slot::of_fault(node, kind.word(), spread_ms, snapshot.cadence.measured().copied());
-    let open = slot.is_open(snapshot.previous, setting.now.boot);
-    let back_off = format!("drain for fault {}", row.id);
-    let circumstances = fault::Circumstances {
-        action,
-        permit: mode.node_permit(&config.enforce_in, node),
-        drained: drains.iter().any(|d| d.fault == row.id && (d.stands() || d.outcome == Outcome::Lifted)),
-        wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
-        held_by: held_by(setting, ledger)?,
-    };
-    let because = match fault::escalate(standing, circumstances) {
-        Step::Rest | Step::Later => return Ok(()),
-        Step::Withheld(because) => because,
-        Step::Drain(_) if !ledger.ask_allowed(&back_off, setting.now)? => return Ok(()),
-        Step::Drain(warrant) => {
-            let mut unseen = || Reading::Absent(Absence::NotAsked);
-            let look = look_by(setting, &mut unseen);
-            let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
-            match act::fault::drain(warrant, row.id, &look, &mut desk)? {
-                Ending::Withheld(doubt) => {
-                    ledger.unanswered(&back_off, setting.now)?;
-                    doubt.because
-                }
-                Ending::Ended(outcome, words) => {
-                    if outcome == Outcome::Failed {
-                        ledger.unanswered(&back_off, setting.now)?;
-                    }
-                    let (fault, how) = (kind.word(), how(outcome));
-                    tracing::warn!(
-                        fault,
-                        verdict = "drain",
-                        outcome = how,
-                        "drain for fault {fault} {how}: {words}"
-                    );
-                    return Ok(());
-                }
-            }
-        }
-    };
-    if ledger.fault_withheld(row.id, &because)? {
-        tracing::warn!(
-            fault = kind.word(),
-            verdict = "drain",
-            "fault {}: drain withheld: {because}",
-            kind.word()
-        );
-    }
-    Ok(())
 }

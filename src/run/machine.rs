@@ -147,7 +147,7 @@ impl Eyes for Machine {
     }
 
     fn persistent(&mut self) -> bool {
-        driver::persistenced_runs()
+        driver::persistenced()
     }
 
     fn unlisted(&mut self, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {

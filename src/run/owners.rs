@@ -28,14 +28,12 @@ pub struct Owners {
 impl Owners {
     /// Nothing is looked at yet.
     pub fn new(node: NodeName) -> Owners {
-        Owners {
-            node,
-            proc: Proc::default(),
-            roots: Roots::default(),
-            moment: None,
-            folders: None,
-            sluids: BTreeMap::new(),
-        }
+        Owners::at(node, Proc::default(), Roots::default())
+    }
+
+    /// The same of other folders than /proc and /sys/fs/cgroup.
+    pub fn at(node: NodeName, proc: Proc, roots: Roots) -> Owners {
+        Owners { node, proc, roots, moment: None, folders: None, sluids: BTreeMap::new() }
     }
 
     /// The SLUID of a registration: its word comes before any slurmstepd's.

@@ -12,12 +12,9 @@ use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
 use crate::model::*;
 use crate::policy::fault::Kind;
 use crate::policy::reason::Stand;
-use crate::policy::{Judgement, nodes, stage};
+use crate::policy::{Judgement, leak, nodes, stage};
 use crate::reading::{Absence, Reading};
 use crate::units::BootMs;
-
-/// Above this a GPU that nobody holds is not clean: 2 % of its memory, and what a driver may use.
-const CLEAN_BYTES: u64 = 256 << 20;
 
 /// The kind of fault under which a drain that stays is kept.
 pub const KIND: &str = "drain";
@@ -367,7 +364,7 @@ fn clean(snapshot: &Snapshot) -> Result<(), String> {
         }
         let empty = matches!(&unit.readings.processes, Reading::Measured(p) if p.iter().all(|p| p.kind == ProcessKind::Graphics));
         let free = match &unit.readings.memory {
-            Reading::Measured(m) => m.used.0 <= m.total.0 / 50 + CLEAN_BYTES,
+            Reading::Measured(m) => m.used <= leak::empty_at_most(m),
             Reading::Absent(_) => empty,
         };
         if !empty || !free {

@@ -214,6 +214,11 @@ impl Snapshot {
         self.residents.get(&pid).map_or(Reading::Absent(Absence::NotAsked), |resident| resident.whose)
     }
 
+    /// When a process on a GPU started, in clock ticks since boot.
+    pub fn start_ticks(&self, pid: u32) -> Reading<u64> {
+        self.residents.get(&pid).map_or(Reading::Absent(Absence::NotAsked), |resident| resident.start_ticks)
+    }
+
     /// The job of a process on a GPU, by its cgroup.
     pub fn job_of(&self, pid: u32) -> Option<JobId> {
         self.residents.get(&pid).and_then(Resident::job)

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The log is read once in so many runs while nothing is amiss: at each reading every record that the kernel keeps is
 /// passed by, thousands on a server, at a microsecond each. Nothing is lost by it while the log holds the time between.
 /// Not in the runs that look at the bus.
-const EVERY: i64 = 4;
-const TURN: i64 = 2;
+const EVERY: i64 = 8;
+const TURN: i64 = 4;
 
 /// Where it is kept how far the log was read.
 const LOG: &str = "kernel-log";

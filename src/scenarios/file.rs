@@ -1,12 +1,14 @@
 //! A scenario file: one idea, told as configuration, jobs, samples and what must come of them. Times count from
 //! the end of the story (`-20m`), which is its now. Strict: a word that is not understood fails the scenario.
 
+use super::faults;
 use super::kernel_log::Line;
+use super::machine::{Node, Process};
 use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Phase, Timeline};
 use crate::model::{Field, MigMode, Peak};
 use crate::reading::{Absence, Reading};
-use crate::units::{ClocksEventMask, Megahertz, MemoryBytes, Milliwatts, Percent};
+use crate::units::{Celsius, ClocksEventMask, Megahertz, MemoryBytes, Milliwatts, Percent};
 use serde::{Deserialize, Deserializer, de::Error};
 use std::collections::BTreeMap;
 
@@ -32,48 +34,23 @@ pub struct Scenario {
     /// What was written to the kernel's log, by time; empty: there is none.
     #[serde(default)]
     pub kernel_log: Vec<Line>,
+    /// Processes on the GPUs that are no job's, or of one that is named.
+    #[serde(default)]
+    pub processes: Vec<Process>,
     /// What happened at Slurm's side, by time.
     #[serde(default)]
     pub slurm: Vec<SlurmEvent>,
     /// How many of Slurm's commands were run in all, where that is the point.
     #[serde(default)]
     pub slurm_commands: Option<usize>,
+    /// Faults that a person takes on.
+    #[serde(default)]
+    pub acknowledged: Vec<faults::Acknowledged>,
+    /// What must come of faults of the node.
+    #[serde(default)]
+    pub faults: Vec<faults::Expect>,
     /// What must come of it.
     pub expect: Vec<Expect>,
-}
-
-/// The node of a story.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Node {
-    /// How many GPUs.
-    pub gpus: u32,
-    /// Product name.
-    pub model: String,
-    /// Memory of each.
-    pub memory: Bytes,
-    /// Power limit of each.
-    pub limit: Watts,
-    /// Whether they count energy.
-    pub energy: bool,
-    /// Minors by NVML index, where they differ.
-    pub minors: Vec<u32>,
-    /// MIG mode; absent: no MIG on these cards.
-    pub mig: Option<bool>,
-}
-
-impl Default for Node {
-    fn default() -> Node {
-        Node {
-            gpus: 8,
-            model: "NVIDIA H100 80GB HBM3".to_owned(),
-            memory: Bytes(80 << 30),
-            limit: Watts(700_000),
-            energy: false,
-            minors: Vec::new(),
-            mig: None,
-        }
-    }
 }
 
 /// A job of a story.
@@ -212,6 +189,9 @@ pub struct Samples {
     /// Clocks-event reasons, as NVML's mask.
     #[serde(default)]
     pub clocks_event: u64,
+    /// Temperature in degrees Celsius.
+    #[serde(default = "cool")]
+    pub celsius: u32,
     /// The driver's recovery action: 1 reset, 2 reboot, ...
     #[serde(default)]
     pub recovery_action: u64,
@@ -275,6 +255,9 @@ fn nothing() -> Share {
 }
 fn no_bytes() -> Bytes {
     Bytes(0)
+}
+fn cool() -> u32 {
+    41
 }
 fn resting() -> Watts {
     Watts(70_000)
@@ -499,6 +482,7 @@ impl Samples {
                 .or_absent("processes", Reading::Measured(self.processes.div_ceil(cards.max(1) as u32)))?,
             sm_clock: self.clock_mhz.map(Megahertz),
             clocks_event: ClocksEventMask(self.clocks_event),
+            temperature: Celsius(self.celsius),
             fields: self.fields()?,
             link_width: self.or_absent("link_width", width)?,
             lost: match &self.lost {
@@ -514,8 +498,13 @@ impl Scenario {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<Scenario, String> {
         let scenario: Scenario = serde_yaml::from_str(text).map_err(|e| e.to_string())?;
-        match scenario.samples.iter().position(|s| s.from.0 > s.to.0) {
-            Some(n) => Err(format!("samples[{n}]: `from` lies after `to`: nothing of it would be played")),
+        let samples = scenario.samples.iter().position(|s| s.from.0 > s.to.0).map(|n| ("samples", n));
+        let processes =
+            || scenario.processes.iter().position(|p| p.from.0 > p.to.0).map(|n| ("processes", n));
+        match samples.or_else(processes) {
+            Some((list, n)) => {
+                Err(format!("{list}[{n}]: `from` lies after `to`: nothing of it would be played"))
+            }
             None => Ok(scenario),
         }
     }

@@ -1,12 +1,13 @@
 //! A scenario as the GPUs of a real run (`gpu.source: simulator`): the story stands at its end for ever, on this
 //! machine's own clock. To try a set-up without a GPU; the jobs are those that Slurm's hooks register.
 
+use super::afterwards::Afterwards;
 use super::file::Scenario;
 use crate::gpu::GpuSource;
 use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
 use crate::host::kernel_log::Heard;
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Who};
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident};
 use crate::units::{BootMs, DeviceMinor, PciAddress};
@@ -32,6 +33,11 @@ impl Replay {
         let timeline = scenario.timeline().map_err(bad)?;
         Ok(Replay { scenario, timeline, end: BootMs(0) })
     }
+
+    /// The same for an Epilog.
+    pub fn afterwards(self) -> Afterwards {
+        Afterwards::new(self.timeline, 0)
+    }
 }
 
 impl Eyes for Replay {
@@ -42,18 +48,17 @@ impl Eyes for Replay {
     }
 
     fn gpus(&mut self) -> Reading<GpuReport> {
-        Simulated { timeline: &self.timeline, at_ms: 0 }.read()
+        self.scenario.with_processes(Simulated { timeline: &self.timeline, at_ms: 0 }.read(), 0)
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {
         Reading::Absent(Absence::NotSupported)
     }
 
-    fn resident(&mut self, _pid: u32) -> Resident {
-        Resident {
-            start_ticks: Reading::Absent(Absence::NotSupported),
-            whose: Reading::Absent(Absence::NotSupported),
-        }
+    fn resident(&mut self, pid: u32) -> Resident {
+        let whose =
+            self.scenario.whose(pid).map_or(Reading::Absent(Absence::NotSupported), Reading::Measured);
+        Resident { start_ticks: Reading::Absent(Absence::NotSupported), whose }
     }
 
     fn job(&mut self, _job: &JobRun, _pids: &[u32]) -> JobSample {
@@ -62,6 +67,18 @@ impl Eyes for Replay {
 
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
         Reading::Measured(Vec::new())
+    }
+
+    fn unlisted(&mut self, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
+        self.scenario.unlisted(listed)
+    }
+
+    fn who(&mut self, pid: u32) -> Who {
+        self.scenario.who(pid)
+    }
+
+    fn persistent(&mut self) -> bool {
+        self.scenario.node.persistent
     }
 
     fn link_width(&mut self, gpu: &PciAddress) -> Reading<LinkWidth> {

@@ -1,6 +1,8 @@
 //! Where a scenario is played: a throw-away folder with a ledger, stand-ins for Slurm's commands, a clock of its own
 //! and eyes that see the timeline. Everything else is the real thing.
 
+use super::afterwards::Afterwards;
+use super::faults;
 use super::file::{Job, Samples, Scenario};
 use crate::config::{self, Config};
 use crate::explain::{self, Answer, Asked};
@@ -9,7 +11,7 @@ use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
 use crate::host::kernel_log::Heard;
 use crate::ledger::Ledger;
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Whose};
+use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Who, Whose};
 use crate::place::Place;
 use crate::policy::keep::Keep;
 use crate::policy::reason::PREFIX;
@@ -18,7 +20,7 @@ use crate::run::eyes::{Eyes, Resident};
 use crate::run::{self, Ended, Setting};
 use crate::slurm::{Site, Slurm};
 use crate::units::{BootMs, DeviceMinor, NodeName, PciAddress, WallMs};
-use crate::{epilog, prolog};
+use crate::{ack, epilog, prolog};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,7 @@ enum Happening<'a> {
     Starts(&'a Job),
     Ends(&'a Job),
     Slurm(&'a super::file::SlurmEvent),
+    Acknowledged(&'a faults::Acknowledged),
 }
 
 /// A job as the demo shows it.
@@ -118,6 +121,7 @@ impl<'a> Stage<'a> {
             pending.extend(job.ended.map(|at| (at.0, Happening::Ends(job))));
         }
         pending.extend(scenario.slurm.iter().map(|e| (e.at.0, Happening::Slurm(e))));
+        pending.extend(scenario.acknowledged.iter().map(|a| (a.at.0, Happening::Acknowledged(a))));
         pending.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let timeline = scenario.timeline()?;
         let slurm = Slurm::new(node, site);
@@ -170,10 +174,17 @@ impl<'a> Stage<'a> {
                     return write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETED");
                 }
                 let env = environment(self.scenario, job);
-                epilog::run(&self.config, &self.place, &self.slurm, &Stage::now_at(at_ms), &env)?;
+                let (config, place, slurm) = (&self.config, &self.place, &self.slurm);
+                let asked = Asked { config, place, now: &Stage::now_at(at_ms), slurm };
+                let sight = || Afterwards::new(self.timeline.clone(), at_ms);
+                epilog::run(&asked, &env, &mut |_| Ok(Box::new(sight())))?;
                 write(&cluster.join(format!("jobs/{}.state", job.id)), "COMPLETED")
             }
             Happening::Slurm(event) => slurm_happens(event, &cluster),
+            Happening::Acknowledged(it) => {
+                let now = Stage::now_at(at_ms);
+                ack::ack(&mut self.ledger(&now)?, Some(it.kind.word()), "root", &now).map(drop)
+            }
         }
     }
 
@@ -260,6 +271,16 @@ impl<'a> Stage<'a> {
         Ok(explain::done_words(&actions.unwrap_or_default()))
     }
 
+    /// Faults of the node, as far as they were told, and what was done for them.
+    pub fn faults(&self) -> Result<faults::Known, String> {
+        let now = Stage::now_at(self.now_ms);
+        let ledger = self.ledger(&now)?;
+        let episodes = ledger.episodes().map_err(|e| e.to_string())?;
+        let drains = ledger.fault_drains(&now).map_err(|e| e.to_string())?;
+        let (node_state, node_reason) = self.node();
+        Ok(faults::Known { episodes, drains, node_state, node_reason })
+    }
+
     fn ledger(&self, now: &Now) -> Result<Ledger, String> {
         let opening = run::opening(&self.config, Duration::from_secs(1));
         Ledger::open(&self.place.dir, &self.place.node, now, opening).map_err(|e| e.to_string())
@@ -275,9 +296,15 @@ impl<'a> Stage<'a> {
         fs::read_to_string(self.folder.0.join("cluster/calls")).map_or(0, |calls| calls.lines().count())
     }
 
+    /// The node's state and Reason now.
+    pub fn node(&self) -> (String, String) {
+        let says = |name: &str| fs::read_to_string(self.folder.0.join("cluster").join(name));
+        (says("node.state").unwrap_or_default(), says("node.reason").unwrap_or_default())
+    }
+
     /// The node's Reason now, and the one that somebody else had set in the story.
     pub fn reasons(&self) -> (String, Option<String>) {
-        let now = fs::read_to_string(self.folder.0.join("cluster/node.reason")).unwrap_or_default();
+        let (_, now) = self.node();
         let set = self.scenario.slurm.iter().rev().find_map(|e| e.node_reason.clone());
         (now, set.filter(|reason| !reason.starts_with(PREFIX)))
     }
@@ -298,7 +325,8 @@ fn configure(scenario: &Scenario, folder: &Path) -> Result<Config, String> {
     root.insert("state_dir".into(), text(folder.join("state")));
     let bin_dir = ("bin_dir", text(folder.join("bin")));
     root.insert("slurm".into(), section(&[bin_dir, ("conf", text(folder.join("etc/slurm.conf")))]));
-    root.insert("gpu".into(), section(&[("source", "simulator".into())]));
+    let gpu = root.entry("gpu".into()).or_insert_with(|| Value::Mapping(Mapping::new()));
+    gpu.as_mapping_mut().ok_or("`config: gpu` is no mapping")?.insert("source".into(), "simulator".into());
     let yaml = serde_yaml::to_string(&root).map_err(|e| e.to_string())?;
     config::parse(&yaml, "scenario")
         .map_err(|errors| errors.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("\n"))
@@ -407,7 +435,8 @@ impl Eyes for Imagined<'_> {
     fn know(&mut self, _now: &Now, _jobs: &[JobRun]) {}
 
     fn gpus(&mut self) -> Reading<GpuReport> {
-        Simulated { timeline: self.timeline, at_ms: self.at_ms }.read()
+        let listed = Simulated { timeline: self.timeline, at_ms: self.at_ms }.read();
+        self.scenario.with_processes(listed, self.at_ms)
     }
 
     fn jobs_here(&mut self) -> Reading<Vec<JobId>> {
@@ -415,8 +444,9 @@ impl Eyes for Imagined<'_> {
         Reading::Measured(here.filter_map(|j| JobId::new(j.id)).collect())
     }
 
-    fn resident(&mut self, _pid: u32) -> Resident {
-        Resident { start_ticks: Reading::Measured(1), whose: Reading::Measured(Whose::Slurms) }
+    fn resident(&mut self, pid: u32) -> Resident {
+        let whose = self.scenario.whose(pid).unwrap_or(Whose::Slurms);
+        Resident { start_ticks: Reading::Measured(1), whose: Reading::Measured(whose) }
     }
 
     fn job(&mut self, job: &JobRun, _pids: &[u32]) -> JobSample {
@@ -438,6 +468,18 @@ impl Eyes for Imagined<'_> {
 
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
         Reading::Measured(Vec::new())
+    }
+
+    fn unlisted(&mut self, listed: &[PciAddress]) -> Reading<Vec<PciAddress>> {
+        self.scenario.unlisted(listed)
+    }
+
+    fn who(&mut self, pid: u32) -> Who {
+        self.scenario.who(pid)
+    }
+
+    fn persistent(&mut self) -> bool {
+        self.scenario.node.persistent
     }
 
     fn link_width(&mut self, gpu: &PciAddress) -> Reading<LinkWidth> {

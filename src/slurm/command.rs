@@ -63,6 +63,9 @@ pub enum Program {
 }
 
 impl Program {
+    /// All of them.
+    pub const ALL: [Program; 4] = [Program::Scontrol, Program::Squeue, Program::Sinfo, Program::Scancel];
+
     /// Its file name.
     pub fn name(self) -> &'static str {
         match self {
@@ -89,6 +92,11 @@ impl Commands {
         self.site.conf.as_deref()
     }
 
+    /// Where a command lies, looked at as root would before it runs it, whoever asks.
+    pub(super) fn as_root(&self, program: Program) -> Result<PathBuf, String> {
+        find(&self.site, program.name(), true)
+    }
+
     /// Standard output of a command that ended with exit status 0. User text may hold any byte: what is no UTF-8 is
     /// replaced.
     pub(super) fn run<A: AsRef<OsStr>>(&self, program: Program, args: &[A]) -> Answer<String> {
@@ -107,7 +115,7 @@ impl Commands {
     fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
         let name = program.name();
         let path = self.found[program as usize]
-            .get_or_init(|| find(&self.site, name))
+            .get_or_init(|| find(&self.site, name, is_root()))
             .as_ref()
             .map_err(|why| NoAnswer::Unavailable { program: name, why: why.clone() })?;
         let mut command = Command::new(path);
@@ -168,19 +176,24 @@ pub(super) fn one_line(bytes: &[u8]) -> String {
 }
 
 /// The configured folder alone, or PATH and then the usual places.
-fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
+fn find(site: &Site, name: &str, root: bool) -> Result<PathBuf, String> {
     let from_path = site.path.iter().flat_map(std::env::split_paths).filter(|p| p.is_absolute());
     let places: Vec<PathBuf> = match &site.bin_dir {
         Some(folder) => vec![folder.clone()],
         None => from_path.chain(USUAL_PLACES.map(PathBuf::from)).collect(),
     };
+    let mut unseen = None;
     for path in places.iter().map(|folder| folder.join(name)) {
         match std::fs::metadata(&path) {
-            Ok(meta) if meta.is_file() && meta.mode() & 0o111 != 0 => return trusted(path, &meta),
+            Ok(meta) if meta.is_file() && meta.mode() & 0o111 != 0 => return trusted(path, &meta, root),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                unseen.get_or_insert_with(|| format!("`{}`: {e}", path.display()));
+            }
             _ => continue,
         }
     }
     Err(match &site.bin_dir {
+        _ if unseen.is_some() => unseen.unwrap_or_default(),
         Some(folder) => format!("`slurm.bin_dir` is `{}`, which holds no program `{name}`", folder.display()),
         None => format!("no program `{name}` in PATH or {}", USUAL_PLACES.join(", ")),
     })
@@ -188,9 +201,7 @@ fn find(site: &Site, name: &str) -> Result<PathBuf, String> {
 
 /// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
 /// way to it, by the name that it was found under and by its own.
-fn trusted(path: PathBuf, meta: &Metadata) -> Result<PathBuf, String> {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
+fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, String> {
     let shown = path.display();
     if !path.is_absolute() {
         return Err(format!("`{shown}` is not an absolute path"));
@@ -216,6 +227,11 @@ fn trusted(path: PathBuf, meta: &Metadata) -> Result<PathBuf, String> {
         Ok(Some(why)) => Err(format!("`{shown}`: {why}")),
         Err(error) => Err(format!("`{shown}`: its rights cannot be read: {error}")),
     }
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// For root alone.

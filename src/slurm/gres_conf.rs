@@ -1,6 +1,7 @@
 //! gres.conf, as far as it says which device file a GRES index is. Slurm numbers this node's GPUs in the
 //! order of its merged list; where that order cannot be known from this file, there is no map.
 
+use super::conf::logical_lines;
 use super::hostlist;
 use crate::units::{DeviceMinor, GresIndex};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -47,6 +48,11 @@ impl GresConf {
         Err(format!("no gres.conf in {}", places.join(" or ")))
     }
 
+    /// By its text; `file` is what errors call it.
+    pub fn of(file: PathBuf, text: String) -> GresConf {
+        GresConf { file, text }
+    }
+
     /// What it says of this node's GPUs.
     pub fn map(&self, node: &str) -> Result<GresMap, String> {
         GresMap::parse(&self.text, node).map_err(|e| format!("`{}`: {e}", self.file.display()))
@@ -56,7 +62,7 @@ impl GresConf {
     /// and no variable of the Prolog tells which it is. A line that is not understood is taken as concerning us.
     pub fn shares(&self, node: &str) -> bool {
         let of_shares = |name: &str| ["shard", "mps"].iter().any(|share| name.eq_ignore_ascii_case(share));
-        let shares = |line: &String| match Line::parse(line) {
+        let shares = |(_, line): &(usize, String)| match Line::parse(line) {
             Ok(line) => line.name.is_some_and(of_shares) && line.concerns(node).unwrap_or(true),
             Err(_) => ["name=shard", "name=mps"].iter().any(|s| line.to_ascii_lowercase().contains(s)),
         };
@@ -71,7 +77,7 @@ impl GresMap {
         let mut here = None;
         let (mut for_all, mut for_us) = (Vec::new(), Vec::new());
         let lines = logical_lines(text);
-        for line in &lines {
+        for (_, line) in &lines {
             let line = Line::parse(line)?;
             if !line.concerns(node)? {
                 continue;
@@ -129,25 +135,6 @@ pub fn minor_of(device: &Path) -> Result<DeviceMinor, String> {
         }
         _ => by_name().ok_or_else(|| format!("`{}` is no device file of an NVIDIA GPU", device.display())),
     }
-}
-
-/// Lines without comments, continued ones joined (slurm.conf(5)).
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut open = String::new();
-    for line in text.lines() {
-        let line = line.split('#').next().unwrap_or("").trim_end();
-        match line.strip_suffix('\\') {
-            Some(part) => open.push_str(part),
-            None => {
-                open.push_str(line);
-                lines.push(std::mem::take(&mut open));
-            }
-        }
-    }
-    lines.push(open);
-    lines.retain(|line| !line.trim().is_empty());
-    lines
 }
 
 /// The keys of one line that matter here.

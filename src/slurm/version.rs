@@ -3,7 +3,7 @@
 //! put as every version takes it, a deed would silently lose what binds it to its run.
 
 use super::command::Program;
-use super::{NoAnswer, Slurm, misread};
+use super::{Answer, NoAnswer, Slurm, misread};
 
 /// A release line: `24.11` is (24, 11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,17 @@ impl Version {
     }
 }
 
+/// `24.11.5` as (24, 11).
+pub fn release_of(number: &str) -> Option<(u16, u16)> {
+    Version::parse(&format!("slurm {number}")).map(|Version(year, month)| (year, month))
+}
+
 impl Slurm {
+    /// Which Slurm its commands are: (24, 11). Asks nobody else.
+    pub fn release(&self) -> Answer<(u16, u16)> {
+        self.version().map(|Version(year, month)| (year, month)).map_err(Clone::clone)
+    }
+
     /// Asked once, also where there was no answer: each try may take as long as a command may.
     pub(super) fn version(&self) -> Result<Version, &NoAnswer> {
         let ask = || {

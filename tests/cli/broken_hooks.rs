@@ -60,6 +60,21 @@ fn a_missing_state_folder_is_made() {
     fs::remove_dir_all(cluster.node.state_dir()).unwrap();
     let said = cluster.node.hook("epilog", "7", &[]);
     assert_eq!((said.status, said.err.as_str()), (Some(0), ""));
+    // And the ledger alone.
+    fs::remove_file(cluster.node.state().join("ledger.db")).unwrap();
+    let said = cluster.prolog(8, &[]);
+    assert_eq!((said.status, said.err.as_str()), (Some(0), ""));
+    assert_eq!(cluster.node.ledger("SELECT job_id FROM job_run"), "8");
+}
+
+#[test]
+fn a_state_folder_that_nobody_may_write_to_fails_no_hook() {
+    // mknoxnv/ubuntu-slurm#4, AMDResearch/hpcfund#69 (PE-08). Not even root may make a folder in sysfs.
+    let cluster = cluster();
+    std::os::unix::fs::symlink("/sys", cluster.node.state_dir()).unwrap();
+    both_hooks_bear(&cluster, "state");
+    fs::remove_file(cluster.node.state_dir()).unwrap();
+    the_job_is_found_later(&cluster);
 }
 
 #[test]
@@ -101,7 +116,7 @@ fn a_read_only_state_folder_fails_no_hook() {
     both_hooks_bear(&cluster, "Read-only file system");
     disk.remount("rw");
     // The same with a ledger that is there.
-    assert_eq!(cluster.node.health_check().status, Some(0));
+    the_job_is_found_later(&cluster);
     assert_eq!(cluster.node.hook("epilog", "7", &[]).status, Some(0));
     disk.remount("ro");
     both_hooks_bear(&cluster, "readonly database");

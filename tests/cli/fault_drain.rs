@@ -79,7 +79,7 @@ fn a_person_who_lifts_it_is_not_overruled_and_observe_only_tells() {
     assert_eq!(drains(&cluster), 1, "{:?}", cluster.calls());
     let observed = stage(&CONFIG.replace("mode: enforce", "mode: observe"));
     let said: String = (0..3).map(|_| observed.node.health_check().err).collect();
-    assert!(said.contains("`faults.mode` is observe: this node is not drained for it"), "{said}");
+    assert!(said.contains("the mode is observe: this node is not drained for it"), "{said}");
     let of_orphans = |call: &String| call.starts_with("sinfo -h -a --local -N -n n1 ");
     assert!(observed.calls().iter().all(of_orphans), "nothing else is asked: {:?}", observed.calls());
 }

@@ -4,6 +4,7 @@
 mod broken_hooks;
 mod config;
 mod disk;
+mod doctor;
 mod explain;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
@@ -16,6 +17,8 @@ mod keep;
 mod kill_shim;
 mod killed;
 mod ladder;
+mod leak;
+mod leak_drain;
 mod looks;
 mod nhc;
 mod readings;
@@ -62,9 +65,11 @@ impl Node {
             true => String::new(),
             false => format!("slurm: {{ conf: {} }}\n", self.path("site/slurm.conf").display()),
         };
+        // One look and no waiting, but for tests of just that.
+        let epilog = if config.contains("epilog:") { "" } else { "epilog: { verify: 0s }\n" };
         fs::create_dir_all(self.path("site")).unwrap();
         fs::write(self.path("site/gres.conf"), "AutoDetect=nvml\nName=gpu\n").unwrap();
-        let text = format!("state_dir: {}\n{slurm}{config}", self.state_dir().display());
+        let text = format!("state_dir: {}\n{slurm}{epilog}{config}", self.state_dir().display());
         fs::write(self.path("config.yaml"), text).unwrap();
     }
 

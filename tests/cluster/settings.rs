@@ -70,6 +70,7 @@ stages:
   - {{ after: {cancel}, verdict: cancel }}
 exemptions: {{ users: [{exempt_users}] }}
 limits: {{ spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }}
+epilog: {{ verify: 0s }}
 "
         )
     }

@@ -35,7 +35,8 @@ pub struct Site {
 }
 
 impl Site {
-    fn new(yaml: &str) -> Site {
+    /// Under this configuration.
+    pub fn new(yaml: &str) -> Site {
         // In memory where the system has such a place: deeds are synced to the disk, and there are thousands.
         let shm = Path::new("/dev/shm");
         let folder = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
@@ -183,7 +184,8 @@ fn all_at_once(hung: &mut [Node], tick: &Tick, site: &Site, slurmctld: &Slurmctl
 }
 
 impl Minute {
-    fn add(&mut self, done: &Done) {
+    /// What one node's run brought too.
+    pub fn add(&mut self, done: &Done) {
         self.asked += done.asked;
         self.drained += usize::from(done.drained);
         self.withdrew += usize::from(done.withdrew);
@@ -192,7 +194,8 @@ impl Minute {
     }
 }
 
-fn names(nodes: usize) -> Vec<NodeName> {
+/// The cluster's nodes.
+pub fn names(nodes: usize) -> Vec<NodeName> {
     (0..nodes).map(|n| NodeName::new(&format!("gpu{n:05}")).unwrap()).collect()
 }
 

@@ -14,6 +14,7 @@
 //! it is asked four times in the first hour. A node has seven slots an hour at most and four deeds, so it causes
 //! [`NODE_HOUR`] RPCs an hour at most. The cap is overshot by no more than drained in one tick, and for one tick.
 
+mod faulty;
 mod finding;
 mod fleet;
 mod node;
@@ -96,15 +97,19 @@ fn on(story: &Story, sizes: &[usize]) -> Vec<Told> {
     println!("{}", table::of(story.name, &told));
     for t in &told {
         let of = format!("{} on {} nodes", story.name, t.nodes);
-        assert!(t.standing() <= t.cap, "{of}: {} stand", t.standing());
-        assert!(t.ticks_over() <= 1, "{of}: over the cap for {} ticks", t.ticks_over());
-        assert!(t.overshoot() <= t.most(|m| m.drained), "{of}: overshot by {}", t.overshoot());
-        assert!(t.node_hour <= NODE_HOUR, "{of}: {} RPCs of one node", t.node_hour);
+        keeps_the_cap(&of, t);
         // A question of every node at once when all find something; later a tick's share of the nodes looks and acts.
         let most = if story.yaml.contains("spread: 0s") { 11 * t.nodes } else { t.nodes * 17 / 10 + 20 };
         assert!(t.most(Told::rpcs) <= most, "{of}: {} RPCs a minute", t.most(Told::rpcs));
     }
     told
+}
+
+fn keeps_the_cap(of: &str, t: &Told) {
+    assert!(t.standing() <= t.cap, "{of}: {} stand", t.standing());
+    assert!(t.ticks_over() <= 1, "{of}: over the cap for {} ticks", t.ticks_over());
+    assert!(t.overshoot() <= t.most(|m| m.drained), "{of}: overshot by {}", t.overshoot());
+    assert!(t.node_hour <= NODE_HOUR, "{of}: {} RPCs of one node", t.node_hour);
 }
 
 #[test]
@@ -128,6 +133,17 @@ fn a_finding_everywhere_drains_the_cap_and_no_more() {
     let short = Story { ticks: 80, ..EVERYWHERE };
     for t in on(&EVERYWHERE, &[10, 100]).iter().chain(&on(&short, &[1000])) {
         assert_eq!(t.standing(), t.cap);
+    }
+}
+
+#[test]
+fn a_fault_everywhere_shares_the_cap_with_drains_for_jobs() {
+    let told = [10, 100, 300].map(faulty::play);
+    println!("{}", table::of("fault everywhere, half the cap taken by jobs", &told));
+    for t in &told {
+        keeps_the_cap(&format!("a fault on {} nodes", t.nodes), t);
+        let for_faults = t.sum(|m| m.drained) - t.sum(|m| m.withdrew);
+        assert_eq!((t.standing(), for_faults), (t.cap, t.cap - t.cap / 2));
     }
 }
 

@@ -4,6 +4,7 @@
 mod dump;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+mod few;
 mod fields;
 mod gpm;
 mod hangs;

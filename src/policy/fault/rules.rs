@@ -85,8 +85,11 @@ impl Unit<'_> {
     }
 }
 
+/// One rule.
+type Rule = fn(&Unit) -> Says;
+
 /// Every rule of a GPU, with its kind.
-pub const OF_UNIT: [(Kind, fn(&Unit) -> Says); 11] = [
+pub const OF_UNIT: [(Kind, Rule); 11] = [
     (Kind::GpuLost, gpu_lost),
     (Kind::GpuReset, gpu_reset),
     (Kind::Ecc, ecc),

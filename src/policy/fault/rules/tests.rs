@@ -1,3 +1,5 @@
+//! The rules by table: what each calls faulty, what it calls fine, and where it can say nothing.
+
 use super::*;
 use crate::model::*;
 use crate::units::*;

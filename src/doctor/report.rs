@@ -1,0 +1,230 @@
+//! What a look at a site has come to: a line for each thing that was looked at, as text and as JSON. What could not be
+//! looked at has a word of its own: it is never `ok`.
+
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::Path;
+
+/// How a thing stands. In the order of how bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It could not be looked at: it may be a fault.
+    Unknown,
+    /// It works, and less than it could or not for long.
+    Warning,
+    /// It does not work.
+    Fault,
+}
+
+impl Level {
+    fn word(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Unknown => "unknown",
+            Level::Warning => "warning",
+            Level::Fault => "fault",
+        }
+    }
+}
+
+/// What mends it, word for word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A line of a file.
+    Write {
+        /// The file.
+        file: String,
+        /// Which line it replaces, from 1; `None`: it is a new one.
+        line: Option<usize>,
+        /// What it says.
+        text: String,
+    },
+    /// A command for root.
+    Run(String),
+}
+
+impl Change {
+    /// A new line of a file.
+    pub fn add(file: &Path, text: impl Into<String>) -> Change {
+        Change::Write { file: file.display().to_string(), line: None, text: text.into() }
+    }
+
+    /// A command.
+    pub fn run(command: impl Into<String>) -> Change {
+        Change::Run(command.into())
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Change::Write { file, line, text } => json!({ "file": file, "line": line, "write": text }),
+            Change::Run(command) => json!({ "run": command }),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Write { file, line: Some(line), text } => write!(f, "in {file}, line {line}: {text}"),
+            Change::Write { file, line: None, text } => write!(f, "in {file}, a new line: {text}"),
+            Change::Run(command) => write!(f, "run: {command}"),
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// What was looked at.
+    pub check: &'static str,
+    /// How it stands.
+    pub level: Level,
+    /// What was found.
+    pub found: String,
+    /// What that means.
+    pub means: String,
+    /// What mends it: any of these where there are several ways, which [`Line::means`] says.
+    pub change: Vec<Change>,
+}
+
+impl Line {
+    fn new(check: &'static str, level: Level, found: impl Into<String>, means: impl Into<String>) -> Line {
+        Line { check, level, found: found.into(), means: means.into(), change: vec![] }
+    }
+
+    /// As it should be.
+    pub fn ok(check: &'static str, found: impl Into<String>, means: impl Into<String>) -> Line {
+        Line::new(check, Level::Ok, found, means)
+    }
+
+    /// It works, and less than it could.
+    pub fn warning(check: &'static str, found: impl Into<String>, means: impl Into<String>) -> Line {
+        Line::new(check, Level::Warning, found, means)
+    }
+
+    /// It does not work.
+    pub fn fault(check: &'static str, found: impl Into<String>, means: impl Into<String>) -> Line {
+        Line::new(check, Level::Fault, found, means)
+    }
+
+    /// It could not be looked at; `why` says what stood in the way.
+    pub fn unknown(check: &'static str, why: impl Into<String>, means: impl Into<String>) -> Line {
+        Line::new(check, Level::Unknown, why, means)
+    }
+
+    /// The same with what mends it.
+    pub fn mended_by(mut self, change: impl IntoIterator<Item = Change>) -> Line {
+        self.change.extend(change);
+        self
+    }
+}
+
+/// All of them, in the order of the checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The node.
+    pub node: String,
+    /// What was looked at.
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// 0: all ok; 1: something could be better, or could not be looked at; 2: a fault.
+    pub fn exit_status(&self) -> u8 {
+        match self.lines.iter().map(|line| line.level).max() {
+            None | Some(Level::Ok) => 0,
+            Some(Level::Unknown | Level::Warning) => 1,
+            Some(Level::Fault) => 2,
+        }
+    }
+
+    fn count(&self, wanted: &[Level]) -> usize {
+        self.lines.iter().filter(|line| wanted.contains(&line.level)).count()
+    }
+
+    /// For people: a line each, what mends it beneath, and a line of numbers.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for line in &self.lines {
+            let Line { check, level, found, means, change } = line;
+            let means = if means.is_empty() { String::new() } else { format!("; {means}") };
+            text += &printable(&format!("{:<8} {check}: {found}{means}", level.word()));
+            for change in change {
+                text += &printable(&format!("         {change}"));
+            }
+        }
+        let amiss = self.count(&[Level::Warning, Level::Unknown]);
+        let (ok, faults) = (self.count(&[Level::Ok]), self.count(&[Level::Fault]));
+        text + &format!("{ok} ok, {amiss} warnings, {faults} faults\n")
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let line = |line: &Line| {
+            json!({
+                "check": line.check,
+                "level": line.level.word(),
+                "found": line.found,
+                "means": line.means,
+                "change": line.change.iter().map(Change::json).collect::<Vec<_>>(),
+            })
+        };
+        let lines: Vec<_> = self.lines.iter().map(line).collect();
+        json!({ "schema": "gpu-reaper-hc/doctor/1", "node": self.node, "lines": lines })
+    }
+}
+
+/// One line for a terminal: what files say may hold anything.
+fn printable(line: &str) -> String {
+    let shown =
+        |c: char| if (' '..='~').contains(&c) { c.to_string() } else { c.escape_default().to_string() };
+    line.chars().map(shown).collect::<String>() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(levels: &[Level]) -> Report {
+        let lines = levels.iter().map(|level| Line::new("a", *level, "b", "c")).collect();
+        Report { node: "n1".into(), lines }
+    }
+
+    #[test]
+    fn the_worst_line_is_the_exit_status_and_what_is_unknown_is_never_ok() {
+        use Level::*;
+        for (levels, want) in [
+            (&[][..], 0),
+            (&[Ok, Ok], 0),
+            (&[Ok, Unknown], 1),
+            (&[Warning, Unknown, Ok], 1),
+            (&[Fault, Unknown], 2),
+            (&[Ok, Fault, Warning], 2),
+        ] {
+            assert_eq!(report(levels).exit_status(), want, "{levels:?}");
+        }
+        let text = report(&[Ok, Warning, Unknown, Fault]).text();
+        assert!(text.ends_with("1 ok, 2 warnings, 1 faults\n"), "{text}");
+    }
+
+    #[test]
+    fn each_line_says_what_was_found_what_it_means_and_what_to_write() {
+        let file = Path::new("/etc/slurm/slurm.conf");
+        let line = Line::fault("slot", "not \u{1b}[31mset\n", "nothing runs").mended_by([
+            Change::Write { file: file.display().to_string(), line: Some(7), text: "A=1".into() },
+            Change::add(file, "B=2"),
+            Change::run("true"),
+        ]);
+        let report = Report { node: "n1".into(), lines: vec![line, Line::ok("b", "c", "")] };
+        let want = "fault    slot: not \\u{1b}[31mset\\n; nothing runs\n         in /etc/slurm/slurm.conf, line 7: A=1\n\
+                    \x20        in /etc/slurm/slurm.conf, a new line: B=2\n         run: true\nok       b: c\n1 ok, 0 warnings, 1 faults\n";
+        assert_eq!(report.text(), want);
+        let json = report.json();
+        assert_eq!(json["schema"], "gpu-reaper-hc/doctor/1");
+        assert_eq!(json["lines"][0]["change"][0]["line"], 7);
+        assert_eq!(json["lines"][0]["change"][2]["run"], "true");
+        assert_eq!(json["lines"][1]["level"], "ok");
+    }
+}
