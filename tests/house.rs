@@ -80,7 +80,8 @@ const IMPURE: &[&str] = &[
 const NEVER: &[&str] = &["State=RESUME", "State=DOWN"];
 
 /// What looks for leftover processes; it finds them and leaves them alone.
-const FINDERS: &[&str] = &["epilog", "host", "policy", "run::owners", "gpu::few", "gpu::nvml::few"];
+const FINDERS: &[&str] =
+    &["epilog", "host::holders", "host::processes", "policy", "run::owners", "gpu::few", "gpu::nvml::few"];
 
 /// The ways to end or signal a process.
 const SIGNALS: &[&str] = &[

@@ -192,8 +192,6 @@ fn keeping(config: &Config) -> Vec<Row> {
         ("history.archive", duration_text(history.archive)),
         ("history.max_size", size_text(history.max_size_bytes)),
         ("history.case_files", duration_text(history.case_files)),
-        ("epilog.verify", duration_text(config.epilog.verify)),
-        ("epilog.allow", texts(&config.epilog.allow)),
     ]
 }
 

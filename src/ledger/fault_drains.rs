@@ -36,6 +36,12 @@ impl FaultDrain {
         node.drained_as(&self.reason)
     }
 
+    /// How it ended is not known, or the cluster's drains are to be counted once more after it.
+    pub fn is_unsettled(&self) -> bool {
+        let uncounted = self.outcome == Outcome::Done && !self.counted_again && self.of_this_boot;
+        matches!(self.outcome, Outcome::Begun | Outcome::Unknown) || uncounted
+    }
+
     /// It stands, or may.
     pub fn stands(&self) -> bool {
         matches!(self.outcome, Outcome::Begun | Outcome::Done | Outcome::Unknown)

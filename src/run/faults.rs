@@ -7,7 +7,7 @@ use super::eyes::Eyes;
 use super::snapshot::{Snapshot, whole};
 use super::{Setting, Trouble, leaks, xids};
 use crate::gpu::bus::LinkWidth;
-use crate::ledger::{FaultRow, Ledger, Remembered, SeenFault};
+use crate::ledger::{FaultDrain, FaultRow, Ledger, Remembered, SeenFault};
 use crate::lock::Before;
 use crate::model::*;
 use crate::policy::attribution::{Configured, Mapping};
@@ -89,7 +89,7 @@ pub fn look(
     if left && !open.iter().any(|row| row.kind == Kind::Leak.word()) {
         ledger.forget(NODE, leaks::LEFT)?;
     }
-    if seen.is_empty() && open.is_empty() {
+    if seen.is_empty() && open.is_empty() && *before == Before::Ended {
         return Ok(Amiss::default());
     }
     for row in &open {
@@ -134,7 +134,9 @@ fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Re
 fn amiss(setting: &Setting, seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
     let rows = faults_of_the_node(ledger)?;
     let first = ledger.first_run(setting.now)?;
-    let mut amiss = Amiss { any: !rows.is_empty(), ..Amiss::default() };
+    // A drain whose end is not known, or that was not counted again, is looked after also once its fault is over.
+    let unsettled = ledger.fault_drains(setting.now)?.iter().any(FaultDrain::is_unsettled);
+    let mut amiss = Amiss { any: !rows.is_empty() || unsettled, ..Amiss::default() };
     for row in rows.into_iter().filter(FaultRow::counts) {
         amiss.words.push(row.detail.clone());
         let Some(kind) = Kind::from_word(&row.kind) else { continue };

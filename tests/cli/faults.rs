@@ -242,6 +242,8 @@ fn an_xid_is_told_to_the_job_whose_gpu_it_names_and_asks_for_nothing() {
         node.ledger("SELECT count(*) FROM fault WHERE kind = 'job-xid' AND closed_wall_ms IS NULL"),
         "3"
     );
+    let nobody: Vec<&str> = scenario.lines().filter(|line| !line.trim().starts_with("proc ")).collect();
+    driver.play(&nobody.join("\n"));
     assert_eq!(node.hook("epilog", "7", &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
     for _ in 0..32 {
         assert_eq!(warned(&node.health_check()), [""; 0]);

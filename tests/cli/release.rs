@@ -92,6 +92,8 @@ fn a_neighbour_at_work_keeps_no_drain() {
     for epilog_of in ["4242", "4300"] {
         let cluster = drained(CONFIG);
         beside_a_neighbour(&cluster);
+        // A run that sees the cards as they are numbered now.
+        cluster.node.health_check();
         ended(&cluster);
         assert_eq!(cluster.node.hook("epilog", epilog_of, &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
         let said = runs(&cluster, 2);

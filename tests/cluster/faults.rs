@@ -2,8 +2,9 @@
 //! both health checks of a node that has another one.
 
 use super::lab::lease;
-use super::node::Node;
+use super::node::{Job, Node};
 use super::settings::{ENFORCE, SOON, Settings};
+use super::stand_in::Look;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -73,6 +74,52 @@ fn a_card_that_wants_a_reset_drains_its_node_once_and_only_a_person_lifts_it() {
     assert!(lifted.status.success(), "{lifted:?}");
     node.wait_until("it is lifted", || !node.state_with_flags().contains("drain"));
     assert_eq!(node.ledger().rows("SELECT outcome FROM fault_drain"), ["lifted"]);
+}
+
+/// A process of no job, as one that a daemon started for it in a container; ended when dropped.
+struct Survivor(std::process::Child);
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_that_outlives_its_job_is_found_by_the_epilog_of_slurmds_and_its_neighbours_are_not_touched() {
+    // jade-hpc-gpu/jade-hpc-gpu.github.io#73 (PE-01); ROCm/spur#836 (ND-11), nebius/soperator#1246 (PE-03): three others
+    // work on.
+    let Some(node) = lease(&Settings { verify: "2s", ..SOON }) else { return };
+    node.configure_with(&Settings { verify: "2s", on_leak: "drain", ..SOON }, "");
+    node.wait_for_runs(OLD_ENOUGH_RUNS);
+    let jobs: Vec<Job> = (0..4).map(|_| node.submit(1)).collect();
+    let [clean, leaving, others @ ..] = &jobs[..] else { panic!("four jobs") };
+    let left = Survivor(Command::new("/bin/sleep").arg("600").spawn().expect("a process"));
+    let looks = |job: &Job| job.busy();
+    node.show(&jobs.iter().flat_map(looks).collect::<Vec<_>>());
+    // A clean one ends: nobody says anything of it.
+    node.cancel(clean);
+    node.wait_until("its Epilog came", || node.ledger().registration(clean.id).is_none());
+    assert_eq!(node.ledger().faults("leak"), [""; 0]);
+    // Another one ends and leaves a process on its GPU.
+    node.show(&[(leaving.gpus[0], Look::Hung(left.0.id()))]);
+    node.slurm(&["scancel", &leaving.id.to_string()]);
+    node.wait_until("the drain", || node.reason().starts_with("gpu-reaper: fault=leak at=GPU-"));
+    let whose = format!(" job={} pid={} uid=0 comm=sleep since=", leaving.id, left.0.id());
+    assert!(node.reason().contains(&whose), "{}", node.reason());
+    let alive = fs::read_to_string(format!("/proc/{}/comm", left.0.id()));
+    assert_eq!(alive.expect("nobody signalled it"), "sleep\n");
+    for job in others {
+        let state = node.slurm(&["squeue", "-h", "-j", &job.id.to_string(), "-o", "%T"]);
+        assert_eq!(state, "RUNNING", "a neighbour");
+    }
+    assert_eq!(node.ledger().faults("leak").len(), 1, "{:?}", node.ledger().faults("leak"));
+    drop(left);
+    node.show(&[(leaving.gpus[0], Look::Free)]);
+    let open = "SELECT detail FROM fault WHERE kind = 'leak' AND closed_wall_ms IS NULL";
+    node.wait_until("it is over", || node.ledger().rows(open).is_empty());
+    assert!(node.reason().starts_with("gpu-reaper: fault=leak"), "its drain stays until a person lifts it");
 }
 
 /// slurmd of this node starts another program in place of ours, until this is dropped.

@@ -24,6 +24,10 @@ pub struct Settings {
     pub deadline: &'static str,
     /// `exemptions.users`, the text between the brackets.
     pub exempt_users: &'static str,
+    /// `epilog.verify`: how long an Epilog looks again.
+    pub verify: &'static str,
+    /// `epilog.on_leak`.
+    pub on_leak: &'static str,
 }
 
 /// Says what it would do.
@@ -35,6 +39,8 @@ pub const OBSERVE: Settings = Settings {
     warmup: "3s",
     deadline: "10s",
     exempt_users: "",
+    verify: "0s",
+    on_leak: "alert",
 };
 
 /// Does it.
@@ -54,6 +60,8 @@ impl Settings {
             warmup,
             deadline,
             exempt_users,
+            verify,
+            on_leak,
         } = self;
         format!(
             "mode: {mode}
@@ -70,7 +78,7 @@ stages:
   - {{ after: {cancel}, verdict: cancel }}
 exemptions: {{ users: [{exempt_users}] }}
 limits: {{ spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }}
-epilog: {{ verify: 0s }}
+epilog: {{ verify: {verify}, on_leak: {on_leak} }}
 "
         )
     }

@@ -41,9 +41,8 @@ fn look_after(
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     let unclear = matches!(drain.outcome, Outcome::Begun | Outcome::Unknown);
-    let uncounted = drain.outcome == Outcome::Done && !drain.counted_again && drain.of_this_boot;
     let subject = format!("fault drain {}", drain.id);
-    let due = drain.run < run && (unclear || uncounted);
+    let due = drain.run < run && drain.is_unsettled();
     if !due || !setting.may_act() || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());
     }
