@@ -8,9 +8,9 @@ pub mod here;
 pub mod verify;
 
 use crate::explain::{self, Asked};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Cleared, Ledger, LedgerError};
 use crate::mode::Mode;
-use crate::model::{JobId, JobRun};
+use crate::model::{JobId, JobRun, JobRunId};
 use crate::prolog::{Done, Env, job_id};
 use crate::run::leaks::{Kept, Leak};
 use crate::run::{self, Setting};
@@ -26,50 +26,106 @@ const LEDGER_WAIT: Duration = Duration::from_secs(4);
 /// the GPUs stay initialised.
 pub type OpenSight<'a, 's> = &'a mut dyn FnMut(bool) -> Result<Box<dyn Sight + 's>, String>;
 
-/// Clears the job run of this environment, then looks at its GPUs.
+/// Clears the job run of this environment, then looks at its GPUs: also where it could not be cleared, for nobody else
+/// will look at them.
 pub fn run(asked: &Asked, env: Env, sight: OpenSight) -> Result<Done, String> {
-    let (config, place, now) = (asked.config, asked.place, asked.now);
     let job = job_id(env)?;
-    let restart = env("SLURM_JOB_RESTART_COUNT").and_then(|n| n.parse().ok());
-    let later = |e: LedgerError| {
-        format!("{e}; job {job} is not cleared, it is withheld from until Slurm says that it ended")
+    let closed = Closed::with_ledger(asked, env, job).unwrap_or_else(|e| Closed::without(asked, env, job, e));
+    let Closed { uncleared, words, mut notes, row, ending, ended, persistent } = closed;
+    let verified = Verified { job, run: row, looked: look(asked, ended, persistent, sight) };
+    let words = match looked_words(&verified.looked, uncleared) {
+        Some(looked) if uncleared => {
+            // What had to be said first; a hook without trouble says nothing.
+            notes.push(words);
+            looked
+        }
+        Some(looked) => format!("{words}; {looked}"),
+        None => words,
     };
-    let opening = run::opening(config, LEDGER_WAIT);
-    let mut ledger = Ledger::open(&place.dir, &place.node, now, opening).map_err(later)?;
-    let ending = ledger.ending_run(job, restart, now).map_err(later)?;
-    let case = match ending.clone() {
-        Some(job_run) => explain::case_file(asked, &ledger, job_run).map_err(later)?,
-        None => None,
-    };
-    let archive = config.mode() == Mode::Observe;
-    let cleared = ledger.clear(job, restart, now, archive, case.as_ref()).map_err(later)?;
-    let mut words = format!(
-        "job {job} cleared: {} samples {}{}",
-        cleared.samples,
-        if cleared.archived { "archived" } else { "dropped" },
-        if cleared.case_kept { ", case file kept" } else { "" }
-    );
-    let ended = Ended::find(asked, env, ending.clone(), &ledger);
-    let persistent = run::faults::is_persistent(&ledger.remembered().map_err(later)?);
-    let notes = ledger.notes().to_vec();
-    // The worker is forked, and an open ledger must not be in two processes.
-    drop(ledger);
-    let verified = Verified { job, run: cleared.job_run, looked: look(asked, ended, persistent, sight) };
-    if let Looked::NotChecked(why) = &verified.looked {
-        words += &format!("; whether its GPUs are clean was not checked: {why}");
-    }
-    let mut done = Done { words, notes, found: verified.lines(config.epilog.verify), drain_failed: false };
+    let mut done =
+        Done { words, notes, found: verified.lines(asked.config.epilog.verify), drain_failed: false };
     let leaks = verified.leaks();
-    if !leaks.is_empty() {
-        match keep(asked, (job, ending.as_ref()), &leaks) {
+    match uncleared {
+        _ if leaks.is_empty() => {}
+        true => done.found.push(format!("what job {job} left is not kept")),
+        false => match keep(asked, (job, ending.as_ref()), &leaks) {
             Ok(kept) => {
                 done.found.extend(kept.lines);
                 done.drain_failed = kept.drain_failed;
             }
             Err(why) => done.found.push(format!("{why}; what job {job} left is not kept")),
-        }
+        },
     }
     Ok(done)
+}
+
+/// What became of the look, where that has to stand beside what became of the job.
+fn looked_words(looked: &Looked, uncleared: bool) -> Option<String> {
+    Some(match looked {
+        Looked::NotChecked(why) => format!("whether its GPUs are clean was not checked: {why}"),
+        _ if !uncleared => return None,
+        Looked::NoUnits => "no GPU of it is known that could be looked at".to_owned(),
+        Looked::UnitsUnknown(_) => "which GPUs it held is not known".to_owned(),
+        Looked::Units(_) => "its GPUs were looked at all the same".to_owned(),
+    })
+}
+
+/// What the ledger gave before it was closed: the worker is forked, and an open ledger must not be in two processes.
+struct Closed {
+    uncleared: bool,
+    words: String,
+    notes: Vec<String>,
+    row: Option<JobRunId>,
+    ending: Option<JobRun>,
+    ended: Result<Ended, String>,
+    persistent: bool,
+}
+
+impl Closed {
+    fn with_ledger(asked: &Asked, env: Env, job: JobId) -> Result<Closed, LedgerError> {
+        let (config, place, now) = (asked.config, asked.place, asked.now);
+        let restart = env("SLURM_JOB_RESTART_COUNT").and_then(|n| n.parse().ok());
+        let opening = run::opening(config, LEDGER_WAIT);
+        let mut ledger = Ledger::open(&place.dir, &place.node, now, opening)?;
+        let ending = ledger.ending_run(job, restart, now)?;
+        let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
+        let archive = config.mode() == Mode::Observe;
+        let cleared = case.and_then(|case| ledger.clear(job, restart, now, archive, case.as_ref()));
+        Ok(Closed {
+            uncleared: cleared.is_err(),
+            words: match &cleared {
+                Ok(cleared) => cleared_words(job, cleared),
+                Err(e) => uncleared_words(job, e),
+            },
+            row: cleared.ok().and_then(|cleared| cleared.job_run),
+            ended: Ended::find(asked, env, ending.clone(), Some(&ledger)),
+            ending,
+            persistent: ledger.remembered().is_ok_and(|all| run::faults::is_persistent(&all)),
+            notes: ledger.notes().to_vec(),
+        })
+    }
+
+    fn without(asked: &Asked, env: Env, job: JobId, why: LedgerError) -> Closed {
+        Closed {
+            uncleared: true,
+            words: uncleared_words(job, &why),
+            notes: Vec::new(),
+            row: None,
+            ending: None,
+            ended: Ended::find(asked, env, None, None),
+            persistent: false,
+        }
+    }
+}
+
+fn cleared_words(job: JobId, cleared: &Cleared) -> String {
+    let samples = if cleared.archived { "archived" } else { "dropped" };
+    let case = if cleared.case_kept { ", case file kept" } else { "" };
+    format!("job {job} cleared: {} samples {samples}{case}", cleared.samples)
+}
+
+fn uncleared_words(job: JobId, why: &LedgerError) -> String {
+    format!("{why}; job {job} is not cleared, it is withheld from until Slurm says that it ended")
 }
 
 /// A drain for a leak may take so long in all: Slurm is asked four times at most.

@@ -173,7 +173,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         None => empty(run),
     };
     history.open_finding = ledger.open_findings()?.into_iter().find(|f| f.job_run == id).map(Into::into);
-    history.fault = hiding(&ledger.open_faults()?, &history);
+    history.fault = hiding(&ledger.open_faults()?, &history, &ledger.known_units(&asked.now.boot_id)?);
     let assessment = judge(&history, rules, ledger.cadence(asked.now)?, asked.now);
     let mut told = Told {
         node: asked.place.node.to_string(),
@@ -220,9 +220,9 @@ pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<C
 }
 
 /// The open fault, in words, by which what this job does is hidden.
-pub fn hiding(open: &[FaultRow], history: &JobHistory) -> Option<String> {
+pub fn hiding(open: &[FaultRow], history: &JobHistory, known: &[KnownUnit]) -> Option<String> {
     let open = open.iter().map(|f| (f.kind.as_str(), f.subject.as_str(), f.detail.as_str()));
-    fault::hiding(open, history.units.measured()?)
+    fault::hiding(open, history.units.measured()?, known)
 }
 
 fn empty(run: JobRun) -> JobHistory {

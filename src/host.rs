@@ -78,14 +78,36 @@ fn fresh_slurmd(
 /// may sleep. The phase is in the lock file; a process in state D can not be helped by any of this.
 pub fn alarm(deadline: std::time::Duration) {
     extern "C" fn give_up(_signal: libc::c_int) {
-        const LINE: &[u8] =
-            b"gpu-reaper-hc: the run's deadline passed; it was given up, the next run names its last phase\n";
-        // SAFETY: write and _exit are async-signal-safe, and the line is static.
-        unsafe {
-            libc::write(2, LINE.as_ptr().cast(), LINE.len());
-            libc::_exit(1);
-        }
+        end(
+            b"gpu-reaper-hc: the run's deadline passed; it was given up, the next run names its last phase\n",
+            1,
+        )
     }
+    alarm_with(give_up, deadline);
+}
+
+/// The same for Prolog and Epilog, with status 0: a hook that fails drains its node, and one that never ends holds its
+/// job for ever. Set again, it counts anew.
+pub fn hook_alarm(deadline: std::time::Duration) {
+    extern "C" fn give_up(_signal: libc::c_int) {
+        end(b"gpu-reaper-hc: the hook's time passed; it was given up, the next run does what it left\n", 0)
+    }
+    alarm_with(give_up, deadline);
+}
+
+fn end(line: &'static [u8], status: libc::c_int) {
+    let mut reader = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: poll, write and _exit are async-signal-safe, and the line is static. Where nobody reads, the line is what
+    // would never end.
+    unsafe {
+        if libc::poll(&mut reader, 1, 0) == 1 {
+            libc::write(2, line.as_ptr().cast(), line.len());
+        }
+        libc::_exit(status);
+    }
+}
+
+fn alarm_with(give_up: extern "C" fn(libc::c_int), deadline: std::time::Duration) {
     let seconds = deadline.as_secs().clamp(1, 3600) as libc::c_uint;
     // SAFETY: the handler does nothing but what is safe in one.
     unsafe {

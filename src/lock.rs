@@ -26,9 +26,9 @@ pub struct Killed {
 /// How the run before ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// By itself, or nobody knows of one.
+    /// By itself, with nothing that a later run has to look after.
     Ended,
-    /// By itself, with something amiss: it had no reading of the GPUs, or one is missing.
+    /// By itself, with something amiss; or nobody knows of one.
     EndedAmiss,
     /// Early.
     Killed(Killed),
@@ -109,7 +109,7 @@ pub fn take(dir: &Path, wait: Duration, now: &Now) -> io::Result<Taken> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
-    let (before, began) = read_mark(&file).unwrap_or((Before::Ended, None));
+    let (before, began) = read_mark(&file).unwrap_or((Before::EndedAmiss, None));
     let previous = began.filter(|(boot_id, _)| *boot_id == now.boot_id).map(|(_, at)| at);
     let head = format!("{} {} {}", now.boot_id, now.boot.0, now.wall.0);
     let mut lock = RunLock { file, head, written: 0, previous };

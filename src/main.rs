@@ -136,6 +136,12 @@ fn load_or_complain(common: &Common, instead: &str) -> Option<Config> {
 }
 
 fn place(common: &Common, config: &Config) -> Result<Place, String> {
+    host::files::refuse_shared(&config.state_dir)?;
+    place_anywhere(common, config)
+}
+
+/// The same for who says himself what is wrong with where it lies.
+fn place_anywhere(common: &Common, config: &Config) -> Result<Place, String> {
     let by_environment = std::env::var("SLURMD_NODENAME").ok().filter(|n| !n.is_empty());
     let said = common.node.clone().or(by_environment);
     Place::find(&config.state_dir, said.as_deref(), host::short_hostname().ok())
@@ -260,18 +266,32 @@ fn nothing_to_look_at(config: &Config, place: &Place) -> bool {
     !named && !place.has_ledger() && !driver::nvidia_on_pci_bus()
 }
 
-/// Prolog and Epilog: one line of trouble at most, one for each GPU that is not clean, and exit status 0; but 1 where an
-/// Epilog could not make the drain for what its job left.
+/// A Prolog has ended by then: it waits for the ledger (`prolog::LEDGER_WAIT`) and writes a row.
+const HOOK_TAKES: Duration = Duration::from_secs(5);
+/// An Epilog has ended by then, beside its looks: it waits for the ledger twice, and drains.
+const EPILOG_TAKES: Duration = Duration::from_secs(40);
+
+/// What an Epilog ends with that could not make the drain for what its job left; the hook makes 1 of it. Nothing else
+/// ends with it: a loader that misses a library's version ends with 1.
+const DRAIN_FAILED: u8 = 75;
+
+/// Prolog and Epilog: one line of trouble at most, one for each GPU that is not clean, and exit status 0; but for
+/// [`DRAIN_FAILED`].
 fn hook(
     common: &Common,
     which: &str,
     act: impl FnOnce(&Config, &Place, &Slurm, &Now) -> Result<Done, String>,
 ) -> u8 {
+    // SQLite's waits are bounded; a disk or a file system that stalls is not.
+    host::hook_alarm(HOOK_TAKES);
     // Registering and clearing hurt nobody: under the defaults they still reach the usual state folder.
     let (config, mut trouble) = match load(common) {
         Ok(config) => (config, Vec::new()),
         Err(errors) => (config::defaults(), vec![in_short(&errors), "the defaults were used".to_owned()]),
     };
+    if which == "epilog" {
+        host::hook_alarm(config.epilog.verify + EPILOG_TAKES);
+    }
     let done = place(common, &config).and_then(|place| {
         // A CPU node's CPU job: nothing to register, no ledger to begin.
         if prolog::process_env("SLURM_JOB_GPUS").is_none() && nothing_to_look_at(&config, &place) {
@@ -284,7 +304,7 @@ fn hook(
     let (mut lines, mut status) = (Vec::new(), 0);
     match done {
         Ok(Done { words, notes, found, drain_failed }) => {
-            status = u8::from(drain_failed);
+            status = if drain_failed { DRAIN_FAILED } else { 0 };
             trouble.extend(notes);
             if !trouble.is_empty() {
                 trouble.push(words);
@@ -424,7 +444,7 @@ fn examine_site(common: &Common) -> u8 {
         Ok(config) => (config, vec![]),
         Err(errors) => (config::defaults(), errors),
     };
-    let found = place(common, &config).and_then(|place| {
+    let found = place_anywhere(common, &config).and_then(|place| {
         let now = host::now()?;
         let asked =
             doctor::Asked { config: &config, errors: &errors, config_file: &file, place: &place, now: &now };

@@ -157,6 +157,8 @@ absences! {
     NotMapped = 21, "not_mapped", "its GRES index could not be mapped to a device by gres.conf";
     /// One run may look at so much, and this is more.
     LimitReached = 22, "limit_reached", "more than one run may look at";
+    /// A worker of another asker, which still had time, was at the GPUs for as long as could be waited.
+    LookAtWork = 23, "look_at_work", "another look at the GPUs was still at work";
 }
 
 impl<T: Serialize> Serialize for Reading<T> {

@@ -151,8 +151,9 @@ fn with_ledger(setting: &Setting, eyes: &mut dyn Eyes) -> Result<(Ended, Option<
         Taken::Busy => return Ok((Ended::Overlapped, None)),
     };
     let ended = under_lock(setting, eyes, &mut lock, before);
-    // A run that could not do its work has said so: only a killed one leaves its phase behind.
-    lock.finish(matches!(&ended, Ok((_, true, _))));
+    // A run that could not do its work has said so: only a killed one leaves its phase behind. What was open before it is
+    // still to be read by the next one.
+    lock.finish(!matches!(&ended, Ok((_, false, _))));
     ended.map(|(ended, _, ledger)| (ended, Some(ledger)))
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Epilog: clears the job from what gpu-reaper-hc judges, keeps its case file, and looks whether its GPUs are clean.
-# Ends with another status than 0, which drains the node, only where the program says so by status 1: under
-# `mode: enforce` with `epilog.on_leak: drain`, a process outlived its job and the drain could not be made. A program
-# that is missing or dies drains nothing.
+# Ends with another status than 0, which drains the node, only where the program says so by status 75: under
+# `mode: enforce` with `epilog.on_leak: drain`, a process outlived its job and the drain could not be made. No loader,
+# shell or signal gives 75 (a library that is too old gives 1): a program that is missing or dies drains nothing.
 # Must be the last to run: a drain is released after its job only if this ran, and Slurm starts none after one that
 # failed. Of Epilog=/etc/slurm/epilog.d/* it runs the last name first (22.05 to 26.05), hence 00: install as
 # /etc/slurm/epilog.d/00-gpu-reaper-hc.sh, before every other name; call it last where one script calls the others.
@@ -20,5 +20,5 @@ for name in SLURMD_NODENAME SLURM_CONF SLURM_CLUSTER_NAME SLURM_SCRIPT_CONTEXT S
     eval "[ -z \"\${$name+set}\" ] || set -- \"\$@\" \"$name=\$$name\""
 done
 /usr/bin/env -i "$@" "$program" epilog </dev/null
-[ $? -ne 1 ] || exit 1
+[ $? -ne 75 ] || exit 1
 exit 0

@@ -6,6 +6,7 @@ use super::{Desk, Doubt, Ending, Lift, by_somebody, seen, undrain};
 use crate::ledger::{FaultDrain, Ledger, LedgerError};
 use crate::model::Outcome;
 use crate::policy::fault::DrainWarrant;
+use crate::policy::reason;
 use crate::slurm::Controller;
 
 /// Drains this node for the warrant's fault, whose row is `fault`.
@@ -17,7 +18,16 @@ pub fn drain(warrant: DrainWarrant, fault: i64, look: &Look, desk: &mut Desk) ->
     let reason = warrant.reason();
     let id = desk.ledger.begin_fault_drain(fault, (&node.to_string(), &reason), desk.run, desk.now)?;
     let told = desk.slurm.drain(&reason);
-    let (outcome, words) = seen::drained(&told, desk.slurm.node(), &reason);
+    let seen = desk.slurm.node();
+    // The Epilogs of two jobs may drain at once: the later Reason stands, and either way the node is drained.
+    let by_another = seen.as_ref().ok().filter(|node| node.drained() && told.is_ok()).and_then(|node| {
+        let shown = node.reason.clone()?;
+        (shown != reason && reason::read_fault(&shown).is_some()).then(|| node.to_string())
+    });
+    let (outcome, words) = match by_another {
+        Some(node) => (Outcome::Lifted, format!("another drain of ours came at the same time: {node}")),
+        None => seen::drained(&told, seen, &reason),
+    };
     end(id, outcome, words, desk.ledger)
 }
 
@@ -58,17 +68,27 @@ pub fn lift(
         Ok(node) => node,
         Err(silence) => return Ok(Ending::Withheld(Doubt::from(silence.to_string()))),
     };
+    let (outcome, words) = why.words();
     if !drain.shows(&node) {
+        // A run that was killed after it had asked left word.
+        if drain.detail == words {
+            ledger.end_fault_drain(drain.id, outcome, words)?;
+            return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
+        }
         return end(drain.id, Outcome::Lifted, by_somebody(&node), ledger);
     }
     if !node.plain() {
         return Ok(Ending::Withheld(look::not_plain(&node)));
     }
-    let (outcome, words) = why.words();
+    ledger.end_fault_drain(drain.id, drain.outcome, words)?;
     match undrain(slurm) {
         (Outcome::Done, after) => {
             ledger.end_fault_drain(drain.id, outcome, words)?;
             Ok(Ending::Ended(Outcome::Done, after))
+        }
+        (Outcome::Failed, why) => {
+            ledger.end_fault_drain(drain.id, drain.outcome, &drain.detail)?;
+            Ok(Ending::Ended(Outcome::Failed, why))
         }
         (how, why) => Ok(Ending::Ended(how, why)),
     }

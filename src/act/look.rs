@@ -27,6 +27,8 @@ pub struct Look<'a> {
     pub gpus: &'a mut dyn FnMut() -> Reading<GpuReport>,
     /// `act.admin_comment`.
     pub admin_comment: bool,
+    /// The Epilog of a job asks: that this job completes speaks against nothing.
+    pub in_epilog: bool,
 }
 
 /// All that the look before a cancel found: every node agrees.
@@ -73,7 +75,7 @@ impl Look<'_> {
         desk: &Desk,
     ) -> Result<NodeStatus, Doubt> {
         let me = desk.ledger.node();
-        let node = nobodys(rows, me)?;
+        let node = nobodys(rows, me, false)?;
         let census = Census::of(rows, me, Some(key));
         self.cap.room(census, nodes.count()).map_err(of_limit)?;
         nodes::follow(rows, nodes, key)?;
@@ -86,7 +88,7 @@ impl Look<'_> {
         brake_is_off(desk)?;
         let rows = told(desk.slurm.survey(), "the nodes' states")?;
         let me = desk.ledger.node();
-        let node = nobodys(&rows, me)?;
+        let node = nobodys(&rows, me, self.in_epilog)?;
         self.cap.room(Census::of(&rows, me, None), 1).map_err(of_limit)?;
         Ok(node)
     }
@@ -254,16 +256,28 @@ impl Look<'_> {
     }
 }
 
-/// This node, if it is in service and nobody has drained it or left a Reason on it.
-fn nobodys(rows: &[NodeRow], me: &NodeName) -> Result<NodeStatus, Doubt> {
+/// What a job whose Epilog runs adds to its node's state.
+const COMPLETING: &str = "completing";
+
+/// Whose a drain is that covers another fault too: there is no second one while it stands, nor after it is lifted.
+pub const FOR_A_FAULT: &str = "by us, for a fault";
+
+/// This node, if it is in service and nobody has drained it or left a Reason on it. `in_epilog`: its own job completes.
+fn nobodys(rows: &[NodeRow], me: &NodeName, in_epilog: bool) -> Result<NodeStatus, Doubt> {
     let row = rows.iter().find(|row| row.name == *me);
     let node = row.ok_or_else(|| format!("Slurm does not show node `{me}`"))?.status.clone();
     if node.drained() {
-        let ours = node.reason.as_deref().is_some_and(|reason| reason.starts_with(PREFIX));
-        let whose = if ours { "by us, for something else" } else { "by somebody else" };
+        let reason = node.reason.as_deref().unwrap_or_default();
+        let whose = match reason.starts_with(PREFIX) {
+            true if reason::read_fault(reason).is_some() => FOR_A_FAULT,
+            true => "by us, for something else",
+            false => "by somebody else",
+        };
         return Err(format!("the node is already drained {whose}: {node}").into());
     }
-    if !node.plain() {
+    let mut beside = node.clone();
+    beside.flags.retain(|flag| !(in_epilog && flag == COMPLETING));
+    if !beside.plain() {
         return Err(not_plain(&node));
     }
     // One of ours is a leftover: 24.11 keeps it after UNDRAIN. Slurm would replace any without a word.

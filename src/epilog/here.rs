@@ -14,9 +14,6 @@ use crate::run::owners::Owners;
 use crate::units::{DeviceMinor, MemoryBytes};
 use std::time::{Duration, Instant};
 
-/// How long a worker of a health run, or of another job's Epilog, may keep a look waiting.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 /// This machine.
 pub struct Here {
     plan: Plan,
@@ -30,7 +27,8 @@ impl Here {
     /// `source`: how the GPUs are asked; `persistenced`: whether the persistence daemon runs.
     pub fn new(place: &Place, gpu: &Gpu, source: SourcePlan, persistenced: bool) -> Here {
         // A lock of its own: a health run whose look it kept away would be blind.
-        let plan = Plan { source, states: false, deadline: PATIENCE, lock: place.dir.join("epilog.lock") };
+        let plan =
+            Plan { source, states: false, deadline: Duration::ZERO, lock: place.dir.join("epilog.lock") };
         let (owners, proc) = (Owners::new(place.node.clone()), Proc::default());
         let may_look = may_touch_driver(gpu, persistenced);
         Here { plan, may_look, owners, proc, began: Instant::now() }
@@ -72,16 +70,15 @@ impl Here {
         Reading::Measured(all)
     }
 
+    /// A health run's look, or another Epilog's, is short: it is waited for as long as there is time.
     fn occupancies(&self, wanted: &[Wanted], deadline: Duration) -> Result<Vec<Occupancy>, Absence> {
         let until = Instant::now() + deadline;
         let left = || until.saturating_duration_since(Instant::now());
         // What a health run's worker hangs in, a second one would hang in too.
         let lock_of_runs = self.plan.lock.with_file_name("probe.lock");
-        if worker::is_at_work(&lock_of_runs, PATIENCE.min(left())) {
-            return Err(Absence::WorkerStuck);
-        }
+        worker::wait_for(&lock_of_runs, left())?;
         let plan = Plan { deadline: left(), ..self.plan.clone() };
-        Ok(few::look(&plan, wanted, PATIENCE.min(left())))
+        Ok(few::look(&plan, wanted, left()))
     }
 }
 

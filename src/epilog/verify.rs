@@ -77,6 +77,8 @@ pub struct Checked {
     pub outcome: Outcome,
     /// How often it was looked at.
     pub looks: usize,
+    /// Why the last look could not be made, where it could not.
+    pub blind: Option<Absence>,
 }
 
 /// A unit under observation.
@@ -143,6 +145,7 @@ pub fn verify(case: &Case, units: Vec<EndedUnit>, sight: &mut dyn Sight) -> Vec<
         name: unit.name,
         outcome,
         looks: looks.len(),
+        blind: looks.last().and_then(|look| look.processes.absence()),
     };
     watched.into_iter().map(checked).collect()
 }
@@ -173,7 +176,8 @@ impl Verified {
 
 impl Verified {
     /// What is to be kept: every process that outlived the job, and those that may have, for a later run to decide. What
-    /// cannot be named by UUID and start time is told and no more.
+    /// cannot be named by UUID and start time, or shows by its device file alone, is told and no more: no later run
+    /// would find it again.
     pub fn leaks(&self) -> Vec<Leak> {
         let Looked::Units(units) = &self.looked else { return Vec::new() };
         units.iter().flat_map(|unit| unit.leaks(self.job)).collect()
@@ -198,7 +202,8 @@ impl Checked {
                 sure,
             })
         };
-        left.iter().take(NAMED_MOST).filter_map(of).collect()
+        let listed = left.iter().filter(|left| left.found != Found::DeviceFile);
+        listed.take(NAMED_MOST).filter_map(of).collect()
     }
 
     /// What it is called: `GPU 0 (GPU-8f...)`.
@@ -232,9 +237,14 @@ impl Checked {
             Outcome::Unsettled(left) if left.is_empty() => {
                 format!("job {job}: {gpu} was still giving its memory back after {verify}")
             }
-            Outcome::Unsettled(left) => {
-                format!("job {job}: {gpu} was still in use after {verify}: {}", all_words(left))
-            }
+            Outcome::Unsettled(left) => match self.blind {
+                None => format!("job {job}: {gpu} was still in use after {verify}: {}", all_words(left)),
+                Some(why) => format!(
+                    "job {job}: {gpu} was still in use when it was last seen: {}; the last look failed: {}",
+                    all_words(left),
+                    why.words()
+                ),
+            },
         })
     }
 }
@@ -264,6 +274,7 @@ fn why_words(why: &Blind) -> String {
             format!("{} of its memory are held, and no process is listed for them", bytes.human())
         }
         Blind::Unknown(pid) => format!("whose process {pid} is, is not known"),
+        Blind::Late(pid) => format!("process {pid} came on it after the first look"),
         Blind::Elsewhere(other) => {
             format!("a process of job {other} is on it, which is registered for other GPUs")
         }
@@ -439,7 +450,7 @@ mod tests {
     fn what_fails_for_all_is_said_once() {
         let checked = |n: u32, why| {
             let EndedUnit { claim, name, .. } = unit(n);
-            Checked { claim, name, outcome: Outcome::CouldNotLook(Blind::Unread(why)), looks: 1 }
+            Checked { claim, name, outcome: Outcome::CouldNotLook(Blind::Unread(why)), looks: 1, blind: None }
         };
         let (none, lost) = (Absence::DriverNotLoaded, Absence::GpuLost);
         let units = vec![checked(0, none), checked(1, lost), checked(2, none)];
@@ -454,13 +465,42 @@ mod tests {
     }
 
     #[test]
+    fn what_shows_by_its_device_file_alone_is_told_and_not_kept() {
+        let by_file = Present { found: Found::DeviceFile, ..process(901) };
+        let on = |_: u32, _: Duration| Reading::Measured(vec![by_file.clone(), process(900)]);
+        let checked = verify(&case(VERIFY), vec![unit(0)], &mut Script::new(&on, Duration::ZERO));
+        let looked = super::Looked::Units(checked);
+        let verified = Verified { job: JobId::new(7).unwrap(), run: None, looked };
+        let told = verified.lines(VERIFY).join("\n");
+        assert!(told.contains("pid 901 (") && told.contains("pid 900 ("), "{told}");
+        let kept: Vec<(u32, bool)> = verified.leaks().iter().map(|leak| (leak.pid, leak.sure)).collect();
+        assert_eq!(kept, [(900, true)]);
+    }
+
+    #[test]
+    fn what_was_left_is_kept_as_unsure_where_the_last_look_fails() {
+        let on = |_: u32, at: Duration| match at < VERIFY {
+            true => Reading::Measured(vec![process(900)]),
+            false => Reading::Absent(Absence::Transient),
+        };
+        let checked = verify(&case(VERIFY), vec![unit(0)], &mut Script::new(&on, Duration::ZERO));
+        assert_eq!(outcomes(&checked), [("open", 7)]);
+        let looked = super::Looked::Units(checked);
+        let verified = Verified { job: JobId::new(7).unwrap(), run: None, looked };
+        let told = verified.lines(VERIFY).join("\n");
+        let end = "; the last look failed: the driver could not say this time";
+        assert!(told.contains("when it was last seen: pid 900 (") && told.ends_with(end), "{told}");
+        assert_eq!(verified.leaks().iter().map(|leak| leak.sure).collect::<Vec<_>>(), [false]);
+    }
+
+    #[test]
     fn every_line_names_the_gpu_and_no_user_text_reaches_a_terminal() {
         let line = |outcome: Outcome| {
             let EndedUnit { claim, mut name, .. } = unit(0);
             if let Reading::Measured(name) = &mut name {
                 name.minor = Reading::Measured(DeviceMinor(4));
             }
-            let units = vec![Checked { claim, name, outcome, looks: 1 }];
+            let units = vec![Checked { claim, name, outcome, looks: 1, blind: None }];
             let looked = super::Looked::Units(units);
             let verified = Verified { job: JobId::new(7).unwrap(), run: None, looked };
             verified.lines(VERIFY).join("\n")
@@ -491,6 +531,7 @@ mod tests {
             Blind::Unread(Absence::Transient),
             Blind::MemoryWithoutProcess(MemoryBytes(1 << 30)),
             Blind::Unknown(777),
+            Blind::Late(778),
             Blind::Elsewhere(JobId::new(8).unwrap()),
         ] {
             let told = line(Outcome::CouldNotLook(blind));

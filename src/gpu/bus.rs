@@ -117,16 +117,33 @@ fn among(devices: &Path, slots: &[u16], listed: &[PciAddress]) -> Reading<Vec<Pc
     Measured(found)
 }
 
-/// A display or 3D controller of NVIDIA's that is no virtual function and is not lent to a virtual machine. What
-/// cannot be read is none.
+/// Not lent to a virtual machine.
 fn is_own_gpu(device: &Path) -> bool {
+    is_gpu(device) && !is_lent(device)
+}
+
+/// A display or 3D controller of NVIDIA's that is no virtual function. What cannot be read is none.
+fn is_gpu(device: &Path) -> bool {
     let says = |file: &str, wanted: &[&str]| {
         let text = std::fs::read_to_string(device.join(file)).unwrap_or_default();
         wanted.iter().any(|start| text.starts_with(start))
     };
-    let driver = || std::fs::read_link(device.join("driver")).ok();
-    let lent = || driver().is_some_and(|path| LENT.iter().any(|name| path.ends_with(name)));
-    says("vendor", &["0x10de"]) && says("class", &DISPLAY) && !device.join("physfn").exists() && !lent()
+    says("vendor", &["0x10de"]) && says("class", &DISPLAY) && !device.join("physfn").exists()
+}
+
+fn is_lent(device: &Path) -> bool {
+    let driver = std::fs::read_link(device.join("driver")).ok();
+    driver.is_some_and(|path| LENT.iter().any(|name| path.ends_with(name)))
+}
+
+/// How many GPUs of this node are lent to virtual machines.
+pub fn lent() -> usize {
+    lent_in(Path::new(DEVICES))
+}
+
+fn lent_in(devices: &Path) -> usize {
+    let folders = std::fs::read_dir(devices).into_iter().flatten().flatten();
+    folders.filter(|folder| is_gpu(&folder.path()) && is_lent(&folder.path())).count()
 }
 
 /// The slot of an NVIDIA device's line.

@@ -43,6 +43,21 @@ pub fn default_deadline() -> Duration {
     deadline_by(Path::new(PERSISTENCED))
 }
 
+/// The GPUs that the driver was told to leave out: no list of its library has them.
+pub fn excluded() -> Vec<PciAddress> {
+    excluded_in(Path::new(DRIVER))
+}
+
+fn excluded_in(driver: &Path) -> Vec<PciAddress> {
+    let folders = std::fs::read_dir(driver.join("gpus")).into_iter().flatten().flatten();
+    let is_excluded = |folder: &std::fs::DirEntry| {
+        let text = std::fs::read_to_string(folder.path().join("information")).unwrap_or_default();
+        said(&text, "GPU Excluded:") == Some("Yes")
+    };
+    let address = |folder: std::fs::DirEntry| PciAddress::parse(folder.file_name().to_str()?).ok();
+    folders.filter(is_excluded).filter_map(address).collect()
+}
+
 /// Whether nvidia-persistenced runs, which keeps every GPU initialised.
 pub fn persistenced() -> bool {
     Path::new(PERSISTENCED).exists()

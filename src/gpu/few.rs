@@ -2,7 +2,7 @@
 //! alone, so that whatever their jobs do costs nothing here and is no evidence.
 
 use super::worker::{self, Plan, SourcePlan};
-use crate::model::{GpuProcess, GpuReport, Memory, UnitSample};
+use crate::model::{GpuProcess, GpuReport, Memory, UnitKind, UnitSample};
 use crate::reading::Absence;
 use crate::reading::Reading::{self, Absent, Measured};
 use crate::units::{DeviceMinor, UnitUuid};
@@ -22,7 +22,7 @@ pub enum Wanted {
 pub struct Occupancy {
     /// Which unit answered.
     pub uuid: Reading<UnitUuid>,
-    /// Its device file, where it was looked for.
+    /// Its own device file, where it was looked for: an instance has none.
     pub minor: Reading<DeviceMinor>,
     /// Memory held and present.
     pub memory: Reading<Memory>,
@@ -71,7 +71,10 @@ fn occupancy(unit: Option<&UnitSample>) -> Occupancy {
         None => Occupancy::absent(Absence::NotListed),
         Some(UnitSample { identity, readings }) => Occupancy {
             uuid: identity.uuid.clone(),
-            minor: identity.minor,
+            minor: match identity.kind {
+                UnitKind::Mig { .. } => Absent(Absence::NotSupported),
+                _ => identity.minor,
+            },
             memory: readings.memory,
             processes: readings.processes.clone(),
         },

@@ -20,7 +20,7 @@ use crate::reading::Reading::{self, Absent, Measured};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -67,15 +67,23 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a worker that has answered may take to be gone before it is killed.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// Starts the worker and returns at once. To be called while this process has one thread and no open ledger.
+/// A worker that holds its lock for so long after its own deadline was killed and did not die.
+const DYING: Duration = Duration::from_secs(1);
+
+/// Starts the worker and returns at once. To be called while this process has one thread and no open ledger. Of this
+/// lock nobody else looks meanwhile: a worker that holds it was left behind.
 pub fn start(plan: &Plan) -> Pending {
-    start_patiently(plan, LOCK_PATIENCE)
+    begin(plan, LOCK_PATIENCE, |_| Absence::WorkerStuck)
 }
 
-/// The same, for one whose lock short looks of others may hold.
+/// The same, for one whose lock short looks of others may hold: [`Absence::LookAtWork`] where one did all the time.
 pub fn start_patiently(plan: &Plan, patience: Duration) -> Pending {
+    begin(plan, patience, Busy::why)
+}
+
+fn begin(plan: &Plan, patience: Duration, busy: impl Fn(Busy) -> Absence) -> Pending {
     let until = Instant::now() + plan.deadline;
-    match fork(plan, until, patience) {
+    match fork(plan, until, patience, busy) {
         Ok((pid, pipe)) => Pending(State::Running(Worker { pid, pipe, until })),
         Err(why) => Pending(State::Settled(why)),
     }
@@ -179,17 +187,24 @@ impl Drop for Worker {
     }
 }
 
-fn fork(plan: &Plan, until: Instant, patience: Duration) -> Result<(libc::pid_t, File), Absence> {
+fn fork(
+    plan: &Plan,
+    until: Instant,
+    patience: Duration,
+    busy: impl Fn(Busy) -> Absence,
+) -> Result<(libc::pid_t, File), Absence> {
     let failed = |what: &str, cause: io::Error| {
         tracing::warn!("GPU worker: {what}: {cause}; no GPU was looked at");
         Absence::SourceFailed
     };
-    let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&plan.lock);
+    let mut options = File::options();
+    let lock = options.create(true).truncate(false).read(true).write(true).mode(0o600).open(&plan.lock);
     let lock = lock.map_err(|e| failed(&format!("lock `{}` cannot be opened", plan.lock.display()), e))?;
-    take(&lock, patience).map_err(|e| match e {
-        TryLockError::WouldBlock => Absence::WorkerStuck,
-        TryLockError::Error(e) => failed(&format!("lock `{}` cannot be taken", plan.lock.display()), e),
-    })?;
+    match take(&lock, patience) {
+        Ok(None) => mark(&lock, until),
+        Ok(Some(who)) => return Err(busy(who)),
+        Err(e) => return Err(failed(&format!("lock `{}` cannot be taken", plan.lock.display()), e)),
+    }
     let mut ends = [0; 2];
     // SAFETY: pipe2 writes two descriptors, which the two Files then own.
     let (reader, writer) = unsafe {
@@ -207,23 +222,76 @@ fn fork(plan: &Plan, until: Instant, patience: Duration) -> Result<(libc::pid_t,
     }
 }
 
-/// Whether a worker of this lock is at work, or stuck, for all of `patience`. None is started, and none is kept from
-/// starting.
-pub fn is_at_work(lock: &Path, patience: Duration) -> bool {
-    let Ok(lock) = File::options().write(true).open(lock) else { return false };
-    matches!(take(&lock, patience), Err(TryLockError::WouldBlock))
+/// Waits, at most so long, until no worker holds this lock; else says what kept it. None is started, and none is kept
+/// from starting.
+pub fn wait_for(lock: &Path, patience: Duration) -> Result<(), Absence> {
+    let Ok(lock) = File::options().read(true).write(true).open(lock) else { return Ok(()) };
+    match take(&lock, patience) {
+        Ok(Some(busy)) => Err(busy.why()),
+        Ok(None) | Err(_) => Ok(()),
+    }
 }
 
-fn take(lock: &File, patience: Duration) -> Result<(), TryLockError> {
-    let until = Instant::now() + patience;
-    loop {
-        match lock.try_lock() {
-            Err(TryLockError::WouldBlock) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            taken => return taken,
+/// Who holds a lock.
+#[derive(Clone, Copy, Debug)]
+enum Busy {
+    /// One that still has time, as far as anybody knows.
+    AtWork,
+    /// One whose time is over.
+    Stuck,
+}
+
+impl Busy {
+    fn why(self) -> Absence {
+        match self {
+            Busy::AtWork => Absence::LookAtWork,
+            Busy::Stuck => Absence::WorkerStuck,
         }
     }
+}
+
+/// Takes the lock, or says who holds it after all of `patience`; of one that does not die that is known sooner. The mark
+/// of a holder is believed once it has stood for a while: who has just taken the lock may not have written his.
+fn take(lock: &File, patience: Duration) -> io::Result<Option<Busy>> {
+    let began = Instant::now();
+    let (mut marked, mut since) = (marked(lock), began);
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(None),
+            Err(TryLockError::Error(e)) => return Err(e),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let now = self::marked(lock);
+        if now != marked {
+            (marked, since) = (now, Instant::now());
+        }
+        let (stood, over) = (since.elapsed(), began.elapsed() >= patience);
+        match marked.is_some_and(|until| until < uptime_ms()) {
+            true if stood >= DYING || (over && stood >= patience) => return Ok(Some(Busy::Stuck)),
+            _ if over => return Ok(Some(Busy::AtWork)),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Writes into the lock file how long its holder may look. A full disk costs the difference between two words.
+fn mark(lock: &File, until: Instant) {
+    let left = until.saturating_duration_since(Instant::now()).as_millis() as u64;
+    let _ = lock.write_all_at(format!("{:020}\n", uptime_ms().saturating_add(left)).as_bytes(), 0);
+}
+
+fn marked(lock: &File) -> Option<u64> {
+    let mut text = [0; 20];
+    lock.read_exact_at(&mut text, 0).ok()?;
+    std::str::from_utf8(&text).ok()?.parse().ok()
+}
+
+/// A clock that all processes share.
+fn uptime_ms() -> u64 {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `at` is plain data that lives through the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut at) };
+    at.tv_sec as u64 * 1000 + at.tv_nsec as u64 / 1_000_000
 }
 
 // ---------------------------------------------------------------- the child

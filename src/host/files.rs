@@ -198,6 +198,29 @@ pub struct Disk {
     pub read_only: bool,
 }
 
+/// Of a file system that several nodes may share: locks may hold on one node alone, or not at all, and nodes would write
+/// over each other (metomi/rose#1897). FUSE may be this host's own.
+fn shared(magic: u64) -> Option<&'static str> {
+    let is_shared = |kind: &&(u64, &str, DiskKind)| kind.0 == magic && kind.2 == DiskKind::Network;
+    KINDS.iter().find(is_shared).map(|(_, name, _)| *name).filter(|name| *name != "fuse")
+}
+
+/// Why a folder is no place for a ledger, if so: by the file system that it lies on, or would.
+///
+/// # Errors
+///
+/// One line with the type that was found.
+pub fn refuse_shared(folder: &Path) -> Result<(), String> {
+    let disk = disk(folder);
+    match disk.is().and_then(|disk| shared(disk.magic)) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "state_dir `{}` lies on {name}: a ledger needs a disk of this node's own, ext4 or xfs for instance",
+            folder.display()
+        )),
+    }
+}
+
 impl Disk {
     /// Its name and what it means; `None`: a type that is not known here.
     pub fn kind(&self) -> Option<(&'static str, DiskKind)> {
@@ -293,6 +316,18 @@ mod tests {
             assert_eq!(doubt(&safe.join("a")), None);
         }
         assert_eq!(changeable(&safe.join("none")), Look::NotThere);
+    }
+
+    #[test]
+    fn a_file_system_of_several_nodes_is_no_place_for_a_ledger() {
+        // metomi/rose#1897, charmbracelet/crush#3461 (DB-09): locks that hold on one node alone, or not at all.
+        for magic in [0x6969, 0x0BD0_0BD0, 0x4750_4653, 0x1983_0326, 0x00C3_6400, 0xFE53_4D42] {
+            assert!(shared(magic).is_some(), "{magic:x}");
+        }
+        for magic in [0xEF53, 0x5846_5342, 0x0102_1994, 0x794C_7630, 0x6573_5546, 0xDEAD_BEEF] {
+            assert_eq!(shared(magic), None, "{magic:x}");
+        }
+        assert_eq!(refuse_shared(&tempfile::tempdir().unwrap().path().join("not/there/yet")), Ok(()));
     }
 
     #[test]

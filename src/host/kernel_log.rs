@@ -159,6 +159,10 @@ struct Ear {
     off: BTreeMap<PciAddress, (BootMs, bool)>,
 }
 
+fn find(text: &[u8], what: &[u8]) -> bool {
+    text.windows(what.len()).any(|part| part == what)
+}
+
 impl Ear {
     fn new(cursor: Option<u64>) -> Ear {
         Ear { cursor, next: None, lost: 0, told: Vec::new(), begun: None, off: BTreeMap::new() }
@@ -174,7 +178,9 @@ impl Ear {
         let mut next = || number::<u64>(std::str::from_utf8(parts.next()?).ok()?);
         let (Some(level), Some(seq), Some(micros)) = (next(), next(), next()) else { return };
         self.passes(seq);
-        if text.starts_with(MARK.as_bytes()) {
+        // A log rule of netfilter begins its records with a text that a user may choose.
+        let of_netfilter = || find(text, b" IN=") && find(text, b" OUT=");
+        if text.starts_with(MARK.as_bytes()) && !of_netfilter() {
             let at = BootMs(i64::try_from(micros / 1000).unwrap_or(i64::MAX));
             // syslog(3): the level is the lowest three bits, and what is above them is 0 for the kernel alone.
             self.driver_says(seq, at, level >> 3 == 0, &unescaped(text));

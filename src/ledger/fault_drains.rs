@@ -5,6 +5,7 @@ use super::actions::{outcome_from, outcome_word};
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::{NodeStatus, Now, Outcome, RunId};
+use crate::units::WallMs;
 use rusqlite::Row;
 
 /// A drain of this node for a fault, by its newest record.
@@ -24,6 +25,8 @@ pub struct FaultDrain {
     pub detail: String,
     /// Whether the cluster's drains were counted once more after it.
     pub counted_again: bool,
+    /// When it was begun.
+    pub made: WallMs,
     /// Whether it was made on this boot.
     pub of_this_boot: bool,
     /// How long ago, by the boot's clock: of an earlier boot, the age of this one.
@@ -59,6 +62,7 @@ fn drain(r: &Row) -> rusqlite::Result<FaultDrain> {
         counted_again: r.get(6)?,
         of_this_boot: r.get(7)?,
         age_ms: r.get(8)?,
+        made: WallMs(r.get(9)?),
     })
 }
 
@@ -104,7 +108,7 @@ impl Ledger {
             let boot = self.boot(&now.boot_id)?.map(|b| b.id);
             let mut all = conn.prepare(
                 "SELECT id, fault, run, reason, outcome, detail, counted_again NOTNULL, boot IS ?1,
-                     CASE WHEN boot IS ?1 THEN ?2 - boottime_ms ELSE ?2 END
+                     CASE WHEN boot IS ?1 THEN ?2 - boottime_ms ELSE ?2 END, wall_ms
                  FROM fault_drain ORDER BY id",
             )?;
             all.query_map((boot, now.boot.0), drain)?.collect()

@@ -1,7 +1,7 @@
 //! Faults: of the node, and notes beside them that a run keeps under kinds of their own. A row is one episode: first a
 //! suspicion, told once enough runs in a row saw it, closed once enough runs saw it gone. Knows no kind and no rule.
 
-use super::{Ledger, LedgerError};
+use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::{Now, RunId};
 use crate::units::{PciAddress, WallMs};
 use rusqlite::{OptionalExtension, Row};
@@ -19,8 +19,12 @@ pub struct FaultRow {
     pub detail: String,
     /// When it was first seen.
     pub opened: WallMs,
+    /// The first run that saw it.
+    pub opened_run: RunId,
     /// The last run that saw it.
     pub last_run: RunId,
+    /// So many runs since saw it gone.
+    pub clean: u32,
     /// Enough runs saw it; before, it is a suspicion that nobody is told of.
     pub told: bool,
     /// Where it is, as a Reason names it: a PCI address or `node`; none: nothing that a Reason could be for.
@@ -32,15 +36,23 @@ pub struct FaultRow {
 }
 
 impl FaultRow {
+    /// Whether it is of this kind and about this.
+    pub fn is(&self, kind: &str, subject: &str) -> bool {
+        self.kind == kind && self.subject == subject
+    }
+
     /// Told, and nobody has taken it on: it counts.
     pub fn counts(&self) -> bool {
         self.told && self.acked_by.is_none()
     }
 }
 
+/// Sights further apart than so many runs are not in a row.
+const IN_A_ROW: i64 = 16;
+
 /// The columns of a [`FaultRow`].
 pub(super) const COLUMNS: &str =
-    "id, kind, subject, detail, opened_wall_ms, last_run, told, place, withheld, acked_by";
+    "id, kind, subject, detail, opened_wall_ms, last_run, told, place, withheld, acked_by, opened_run, clean";
 
 pub(super) fn fault(r: &Row) -> rusqlite::Result<FaultRow> {
     Ok(FaultRow {
@@ -54,6 +66,8 @@ pub(super) fn fault(r: &Row) -> rusqlite::Result<FaultRow> {
         place: r.get(7)?,
         withheld: r.get(8)?,
         acked_by: r.get(9)?,
+        opened_run: RunId(r.get(10)?),
+        clean: r.get(11)?,
     })
 }
 
@@ -88,10 +102,12 @@ impl Ledger {
     /// The same of one that so many runs in a row have to see first.
     pub fn fault_sighted(&mut self, seen: &SeenFault, run: RunId, now: &Now) -> Result<bool, LedgerError> {
         self.write("keep a fault", |tx| {
-            let sql = "UPDATE fault SET detail = ?4, clean = 0, seen = seen + (last_run < ?3), last_run = ?3,
-                           place = coalesce(place, ?5)
+            // A suspicion of an earlier boot, or of long ago, is none: its runs were not in a row with this one.
+            let first = boot_row_made(tx, &now.boot_id)?.first_run.unwrap_or(0).max(run.0 - IN_A_ROW);
+            let sql = "UPDATE fault SET detail = ?4, clean = 0, last_run = ?3, place = coalesce(place, ?6),
+                           seen = CASE WHEN last_run < ?5 THEN 1 ELSE seen + (last_run < ?3) END
                        WHERE kind = ?1 AND subject = ?2 AND closed_wall_ms IS NULL RETURNING id, seen, told";
-            let key = (seen.kind, seen.subject, run.0, seen.detail, seen.place);
+            let key = (seen.kind, seen.subject, run.0, seen.detail, first, seen.place);
             let known: Option<(i64, u32, bool)> =
                 tx.query_row(sql, key, |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).optional()?;
             let Some((id, times, told)) = known else {
@@ -178,7 +194,7 @@ impl Ledger {
     pub fn episodes(&self) -> Result<Vec<(FaultRow, bool)>, LedgerError> {
         self.read("read faults", |conn| {
             let sql = format!("SELECT {COLUMNS}, closed_wall_ms NOTNULL FROM fault WHERE told ORDER BY id");
-            conn.prepare(&sql)?.query_map([], |r| Ok((fault(r)?, r.get(10)?)))?.collect()
+            conn.prepare(&sql)?.query_map([], |r| Ok((fault(r)?, r.get(12)?)))?.collect()
         })
     }
 
@@ -226,6 +242,15 @@ mod tests {
         assert!(ledger.faults().unwrap().is_empty());
         let told: Vec<bool> = (4..9).map(|minute| sighted(&mut ledger, 3, minute)).collect();
         assert_eq!(told, [false, false, true, false, false], "told once");
+    }
+
+    #[test]
+    fn sights_before_a_boot_or_of_long_ago_are_not_in_a_row_with_this_one() {
+        let (_dir, mut ledger) = fresh();
+        (1..5).for_each(|minute| assert!(!sighted(&mut ledger, 5, minute)));
+        assert!(!sighted(&mut ledger, 5, 5 + IN_A_ROW), "long ago");
+        let told: Vec<bool> = (22..26).map(|minute| sighted(&mut ledger, 5, minute)).collect();
+        assert_eq!(told, [false, false, false, true]);
     }
 
     #[test]

@@ -142,8 +142,12 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         [actions],
     )?;
     tx.execute("DELETE FROM finding WHERE closed_wall_ms < ?1", [actions])?;
-    tx.execute("DELETE FROM fault WHERE closed_wall_ms < ?1", [actions])?;
     tx.execute("DELETE FROM fault_drain WHERE wall_ms < ?1 AND outcome IN ('failed', 'lifted')", [actions])?;
+    // A number that a drain names must not come again.
+    tx.execute(
+        "DELETE FROM fault WHERE closed_wall_ms < ?1 AND id NOT IN (SELECT fault FROM fault_drain)",
+        [actions],
+    )?;
     let files = wall.saturating_sub(keep.case_files_ms);
     tx.execute("DELETE FROM case_file WHERE created_wall_ms < ?1", [files])?;
     for table in ["case_file", "outbox"] {

@@ -14,7 +14,7 @@ pub use words::InWords;
 use super::reason::Where;
 
 use crate::mode::NoPermit;
-use crate::model::UnitRef;
+use crate::model::{KnownUnit, UnitKind, UnitRef};
 use crate::units::WallMs;
 use serde::Serialize;
 
@@ -118,12 +118,15 @@ impl Kind {
         self.course() == Course::Event
     }
 
+    /// Runs in a row that see what a boot, a reset or a moment's trouble looks like too.
+    pub const SLOW: u32 = 5;
+
     /// So many runs in a row have to see it before it is one.
     pub fn tells_after(self) -> u32 {
         match self.course() {
             Course::State | Course::Event => 1,
             Course::Seen => 2,
-            Course::Slow => 5,
+            Course::Slow => Kind::SLOW,
         }
     }
 
@@ -168,10 +171,16 @@ impl Law {
 pub fn hiding<'a>(
     open: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
     units: &[UnitRef],
+    known: &[KnownUnit],
 ) -> Option<String> {
+    // Of an instance, its card.
+    let card = |unit: &UnitRef| match known.iter().find(|k| k.uuid == unit.uuid).map(|k| &k.kind) {
+        Some(UnitKind::Mig { parent, .. }) => parent.clone(),
+        Some(UnitKind::Gpu) | None => unit.uuid.clone(),
+    };
     let of_its = |subject: &str| {
         let uuid = subject.split(' ').next().unwrap_or_default();
-        units.iter().any(|unit| unit.uuid.as_str() == uuid)
+        units.iter().any(|unit| unit.uuid.as_str() == uuid || card(unit).as_str() == uuid)
     };
     let hides = |kind: &str| Kind::from_word(kind).is_some_and(Kind::hides_its_job);
     open.into_iter()
@@ -324,8 +333,18 @@ mod tests {
             ("drain", "GPU-1", false),
         ];
         for (kind, subject, hides) in table {
-            assert_eq!(hiding([(kind, subject, "x")], &units).is_some(), hides, "{kind} {subject}");
+            assert_eq!(hiding([(kind, subject, "x")], &units, &[]).is_some(), hides, "{kind} {subject}");
         }
+        let uuid = |text| crate::units::UnitUuid::new(text).unwrap();
+        let instance = KnownUnit {
+            uuid: uuid("MIG-7"),
+            kind: UnitKind::Mig { parent: uuid("GPU-3"), gi: 1, ci: 0 },
+            index: crate::units::NvmlIndex(3),
+            minor: crate::reading::Reading::Measured(crate::units::DeviceMinor(3)),
+            name: crate::reading::Reading::Measured("H100".to_owned()),
+        };
+        let of_card = hiding([("ecc", "GPU-3", "x")], &[unit("MIG-7")], &[instance]);
+        assert_eq!(of_card.as_deref(), Some("x"), "an instance is on a card");
     }
 
     #[test]

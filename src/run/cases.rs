@@ -35,7 +35,10 @@ pub fn open(
     let (rules, boot, cadence) = (&setting.config.rules, &setting.now.boot_id, snapshot.cadence);
     let holding = snapshot.jobs.iter().filter(|j| !j.registration.gpus.is_empty());
     let mut enough = |seen: &Observation| policy::settles(seen, &rules.thresholds);
-    let faults = if amiss { ledger.open_faults()? } else { Vec::new() };
+    let (faults, known) = match amiss {
+        true => (ledger.open_faults()?, ledger.known_units(boot)?),
+        false => (Vec::new(), Vec::new()),
+    };
     let (histories, mut open) = ledger.together(|ledger| {
         let open = ledger.open_findings()?;
         let asked = holding.map(|run| JobAsked {
@@ -49,7 +52,7 @@ pub fn open(
     let judged = histories.into_iter().map(|mut history| {
         let at = open.iter().position(|row| row.job_run == history.job.id);
         history.open_finding = at.map(|at| open.swap_remove(at).into());
-        history.fault = explain::hiding(&faults, &history);
+        history.fault = explain::hiding(&faults, &history, &known);
         let assessment = judge(&history, rules, cadence, setting.now);
         let lives = snapshot.lives(&history.job);
         Case { history, assessment, cadence, lives }

@@ -172,6 +172,7 @@ pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Readi
         cap: Cap { fraction: limits.max_drained_fraction, most: limits.max_drained_nodes },
         gpus,
         admin_comment: config.act.admin_comment,
+        in_epilog: false,
     }
 }
 
@@ -180,10 +181,10 @@ pub(super) fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<Strin
     let config = setting.config;
     let thresholds = &config.rules.thresholds;
     let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
-    let age_ms = ledger.age_ms(setting.now);
-    if age_ms.is_some_and(|age| age < hold_ms) {
-        let left = crate::units::human_ms(hold_ms - age_ms.unwrap_or(hold_ms));
-        return Ok(Some(format!("the ledger is new: nothing is done for another {left}")));
+    if ledger.age_ms(setting.now).is_some_and(|age| age < hold_ms) {
+        // No figure that changes: it would be told anew in every run.
+        let hold = crate::units::human_ms(hold_ms);
+        return Ok(Some(format!("the ledger is new: nothing is done before it is {hold} old")));
     }
     if setting.fresh_slurmd() {
         return Ok(Some("slurmd has just started: this run only samples".to_owned()));

@@ -57,6 +57,12 @@ pub trait Eyes {
         Reading::Absent(Absence::NotSupported)
     }
 
+    /// GPUs that are not for this node's jobs by somebody's will: those that the driver was told to leave out, and how many
+    /// are lent to virtual machines.
+    fn set_aside(&mut self) -> (Vec<PciAddress>, usize) {
+        (Vec::new(), 0)
+    }
+
     /// Who a process is.
     fn who(&mut self, _pid: u32) -> Who {
         Who { uid: Reading::Absent(Absence::NotSupported), comm: Reading::Absent(Absence::NotSupported) }

@@ -9,13 +9,14 @@ use super::{Setting, Trouble, leaks, xids};
 use crate::gpu::bus::LinkWidth;
 use crate::ledger::{FaultDrain, FaultRow, Ledger, Remembered, SeenFault};
 use crate::lock::Before;
+use crate::mode::Mode;
 use crate::model::*;
 use crate::policy::attribution::{Configured, Mapping};
 use crate::policy::fault::missing::{self, Expected, Listed};
 use crate::policy::fault::{self, Action, Kind, Link, Node, Says, Standing, Unit, Word, strangers};
 use crate::policy::reason::Where;
 use crate::reading::{Absence, Reading};
-use crate::units::{DeviceMinor, PciAddress};
+use crate::units::{DeviceMinor, PciAddress, hash};
 use std::collections::BTreeMap;
 
 /// The bus and the links on it are looked at once in so many runs while nothing is amiss: on a server the kernel's list
@@ -43,9 +44,17 @@ pub struct Amiss {
 struct Sight {
     kind: Kind,
     subject: String,
+    tells_after: u32,
     /// `None`: nothing that a drain may be for.
     place: Option<String>,
     detail: String,
+}
+
+impl Sight {
+    fn of(kind: Kind, subject: &str, place: Option<&str>, detail: String) -> Sight {
+        let (subject, place) = (subject.to_owned(), place.map(str::to_owned));
+        Sight { kind, subject, tells_after: kind.tells_after(), place, detail }
+    }
 }
 
 /// What this run looks with.
@@ -56,6 +65,9 @@ struct Scene<'a> {
     remembered: Remembered,
     links: BTreeMap<PciAddress, Reading<Link>>,
     persistent: bool,
+    has_gpus: bool,
+    /// The driver is the one by which the numbers of earlier runs were counted.
+    same_driver: bool,
     expected: Option<Expected>,
     unlisted: Reading<Vec<PciAddress>>,
 }
@@ -73,19 +85,24 @@ pub fn look(
     let open = if *before == Before::Ended && !left { Vec::new() } else { faults_of_the_node(ledger)? };
     let scene = Scene::set(setting, run, (snapshot, eyes), &open, remembered);
     let (mut seen, fine) = scene.sights(&open, eyes);
-    let xids = xids::look(setting, run, snapshot, eyes, (&scene.remembered, !seen.is_empty()), ledger)?;
+    // What was told before has sent for the log already.
+    let is_told = |s: &Sight| open.iter().any(|row| row.told && row.is(s.kind.word(), &s.subject));
+    let news = !seen.iter().all(is_told);
+    let (xids, read_to) = xids::look(setting, run, snapshot, eyes, (&scene.remembered, news), ledger)?;
     seen.extend(xids.into_iter().map(|xid| Sight {
         kind: Kind::Xid,
         subject: xid.subject,
         place: xid.by_kernel.then(|| xid.gpu.to_string()),
         detail: xid.words,
+        tells_after: Kind::Xid.tells_after(),
     }));
     seen.retain(|sight| action(setting, sight.kind) != Action::Off);
-    scene.remember(ledger)?;
     scene.collector(&seen, before, ledger)?;
     for sight in &seen {
-        tell(setting, run, sight, ledger)?;
+        tell(setting, run, sight, &open, ledger)?;
     }
+    // Last: what a run has told that is killed here is told again as the same episode, and none is lost.
+    scene.remember(read_to, ledger)?;
     if left && !open.iter().any(|row| row.kind == Kind::Leak.word()) {
         ledger.forget(NODE, leaks::LEFT)?;
     }
@@ -95,7 +112,7 @@ pub fn look(
     for row in &open {
         scene.close(row, (&seen, &fine), ledger)?;
     }
-    amiss(setting, &seen, ledger)
+    amiss(setting, run, &seen, ledger)
 }
 
 /// Rows of kinds that are rules: the others are notes.
@@ -113,16 +130,36 @@ pub fn action(setting: &Setting, kind: Kind) -> Action {
     }
 }
 
-fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Result<(), Trouble> {
-    let Sight { kind, subject, place, detail, .. } = sight;
+/// The mode under which the node is drained for a kind.
+fn mode(setting: &Setting, kind: Kind) -> Mode {
+    match kind {
+        Kind::Leak => setting.config.mode(),
+        _ => setting.config.faults_mode(),
+    }
+}
+
+fn tell(
+    setting: &Setting,
+    run: RunId,
+    sight: &Sight,
+    open: &[FaultRow],
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
+    let Sight { kind, subject, place, detail, tells_after } = sight;
+    // A state that was told and is as it was takes no writing.
+    let same = |row: &&FaultRow| row.told && row.clean == 0 && row.detail == *detail && !kind.is_event();
+    if open.iter().filter(same).any(|row| row.is(kind.word(), subject)) {
+        return Ok(());
+    }
     let place = place.as_deref();
-    let seen = SeenFault { kind: kind.word(), subject, detail, place, tells_after: kind.tells_after() };
+    let seen = SeenFault { kind: kind.word(), subject, detail, place, tells_after: *tells_after };
     if ledger.fault_sighted(&seen, run, setting.now)? {
-        let mode = if *kind == Kind::Leak { setting.config.mode() } else { setting.config.faults_mode() };
         let done = match action(setting, *kind) {
             Action::Alert | Action::Off => "nothing is done about it",
-            Action::Drain if place.is_none() => "nothing is done about it: anybody may have written it",
-            Action::Drain if mode.enforces() => "this node is to be drained for it",
+            Action::Drain if place.is_none() => {
+                "nothing is done about it: it is not certain to be this node's"
+            }
+            Action::Drain if mode(setting, *kind).enforces() => "this node is to be drained for it",
             Action::Drain => "the mode is observe: this node is not drained for it",
         };
         tracing::warn!(fault = kind.word(), "fault {}: {detail}; {done}", kind.word());
@@ -131,7 +168,7 @@ fn tell(setting: &Setting, run: RunId, sight: &Sight, ledger: &mut Ledger) -> Re
 }
 
 /// What stands after this run.
-fn amiss(setting: &Setting, seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
+fn amiss(setting: &Setting, run: RunId, seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Trouble> {
     let rows = faults_of_the_node(ledger)?;
     let first = ledger.first_run(setting.now)?;
     // A drain whose end is not known, or that was not counted again, is looked after also once its fault is over.
@@ -140,13 +177,15 @@ fn amiss(setting: &Setting, seen: &[Sight], ledger: &Ledger) -> Result<Amiss, Tr
     for row in rows.into_iter().filter(FaultRow::counts) {
         amiss.words.push(row.detail.clone());
         let Some(kind) = Kind::from_word(&row.kind) else { continue };
-        let of_it = |s: &Sight| s.kind == kind && s.subject == row.subject;
+        let of_it = |s: &Sight| row.is(s.kind.word(), &s.subject);
         let standing = Standing {
             kind,
             place: row.place.as_deref().and_then(Where::read).unwrap_or_else(|| Where::at(NODE)),
             since: row.opened,
             // An event is seen by one run, which is seldom in the node's moment: it stands while it is open, on its boot.
+            // And two runs agree: what one look alone saw drains nothing.
             seen_now: row.place.is_some()
+                && row.opened_run < run
                 && ((kind.is_event() && first.is_some_and(|first| row.last_run >= first))
                     || seen.iter().any(of_it)),
         };
@@ -164,7 +203,7 @@ impl<'a> Scene<'a> {
         remembered: Remembered,
     ) -> Scene<'a> {
         let most = remembered.get(NODE, MOST_GPUS);
-        let expected =
+        let mut expected =
             missing::expected(setting.config.gpu.expected, &snapshot.mapping, &snapshot.gpus, most);
         let listed = snapshot.gpus.as_ref().map(Listed::of);
         let short = |listed: &Listed| expected.is_some_and(|e| e.is_short(listed));
@@ -172,8 +211,15 @@ impl<'a> Scene<'a> {
         let turn = run.0 % EVERY == 0;
         let suspect =
             snapshot.list_changed || listed.measured().is_some_and(short) || is_open(Kind::GpuMissing);
+        let (excluded, lent) = if turn || suspect { eyes.set_aside() } else { (Vec::new(), 0) };
+        expected = expected.map(|e| e.without(excluded.len() + lent));
         let unlisted = match &listed {
-            Reading::Measured(listed) if turn || suspect => eyes.unlisted(&listed.addresses),
+            Reading::Measured(listed) if turn || suspect => {
+                eyes.unlisted(&listed.addresses).map(|mut all| {
+                    all.retain(|address| !excluded.contains(address));
+                    all
+                })
+            }
             Reading::Measured(_) => Reading::Absent(Absence::NotAsked),
             Reading::Absent(why) => Reading::Absent(*why),
         };
@@ -185,8 +231,25 @@ impl<'a> Scene<'a> {
                 links.insert(address.clone(), eyes.link_width(address).map(link));
             }
         }
+        let driver = driver_of(&snapshot.gpus);
+        let same_driver = driver.is_some() && driver == remembered.get(NODE, DRIVER);
+        // Asked where no driver is: of the bus itself, else of what there was once.
+        let once = || remembered.get(NODE, MOST_GPUS).is_some_and(|gpus| gpus > 0);
+        let has_gpus = snapshot.gpus.absence() == Some(Absence::DriverNotLoaded)
+            && eyes.unlisted(&[]).measured().map_or_else(once, |gpus| !gpus.is_empty());
         let persistent = remembered.get(NODE, PERSISTENT).map_or_else(|| eyes.persistent(), |n| n == 1);
-        Scene { setting, run, snapshot, remembered, links, persistent, expected, unlisted }
+        Scene {
+            setting,
+            run,
+            snapshot,
+            remembered,
+            links,
+            persistent,
+            has_gpus,
+            same_driver,
+            expected,
+            unlisted,
+        }
     }
 
     /// Everything that a rule calls faulty; and the open faults of GPUs that a rule calls fine, by row.
@@ -194,7 +257,7 @@ impl<'a> Scene<'a> {
         let (mut seen, mut fine) = (Vec::new(), Vec::new());
         for (kind, says) in self.of_node() {
             if let Says::Faulty(detail) = says {
-                seen.push(Sight { kind, subject: NODE.to_owned(), place: Some(NODE.to_owned()), detail });
+                seen.push(Sight::of(kind, NODE, Some(NODE), detail));
             }
         }
         for row in open.iter().filter(|row| row.kind == Kind::Leak.word()) {
@@ -206,53 +269,51 @@ impl<'a> Scene<'a> {
         }
         let Reading::Measured(report) = &self.snapshot.gpus else { return (seen, fine) };
         for (subject, detail) in missing::missing(&Listed::of(report), &self.unlisted, self.expected) {
-            let place = if subject == missing::COUNT { NODE.to_owned() } else { subject.clone() };
-            seen.push(Sight { kind: Kind::GpuMissing, subject, place: Some(place), detail });
+            let place = if subject == missing::COUNT { NODE } else { &subject };
+            seen.push(Sight::of(Kind::GpuMissing, &subject, Some(place), detail));
         }
         for sample in whole(report) {
             let foreign = self.foreign(sample, eyes);
             let (subject, place) = names(sample);
+            let found = seen.len();
             self.with_unit(sample, foreign, |unit| {
                 for (kind, rule) in fault::OF_UNIT {
-                    let is_it = |row: &&FaultRow| row.kind == kind.word() && row.subject == subject;
+                    let words = |what: String| format!("GPU {} ({place}): {what}", sample.identity.index);
                     match rule(unit) {
-                        Says::Faulty(what) => {
-                            let detail = format!("GPU {} ({place}): {what}", sample.identity.index);
-                            let (subject, place) = (subject.clone(), Some(place.clone()));
-                            seen.push(Sight { kind, subject, place, detail });
+                        Says::Faulty(what) => seen.push(Sight::of(kind, &subject, Some(&place), words(what))),
+                        Says::MayBe(what) => {
+                            let sight = Sight::of(kind, &subject, Some(&place), words(what));
+                            seen.push(Sight { tells_after: Kind::SLOW, ..sight });
                         }
-                        Says::Fine => fine.extend(open.iter().find(is_it).map(|row| row.id)),
+                        Says::Fine => {
+                            let row = open.iter().find(|row| row.is(kind.word(), &subject));
+                            fine.extend(row.map(|row| row.id));
+                        }
                         Says::CannotSay => {}
                     }
                 }
             });
+            // Another node of this host may have it.
+            if seen.len() > found && self.given_out(sample) == Some(false) {
+                seen[found..].iter_mut().for_each(|sight| sight.place = None);
+            }
         }
         (seen, fine)
     }
 
     /// What an Epilog found, and is there still.
     fn left(&self, row: &FaultRow) -> Sight {
-        Sight {
-            kind: Kind::Leak,
-            subject: row.subject.clone(),
-            place: row.place.clone(),
-            detail: row.detail.clone(),
-        }
+        Sight::of(Kind::Leak, &row.subject, row.place.as_deref(), row.detail.clone())
     }
 
     fn of_node(&self) -> Vec<(Kind, Says)> {
-        let node = Node {
-            gpus: &self.snapshot.gpus,
-            has_gpus: self.remembered.get(NODE, MOST_GPUS).is_some_and(|gpus| gpus > 0)
-                || self.setting.config.gpu.library.is_none(),
-            persistent: self.persistent,
-        };
+        let node = Node { gpus: &self.snapshot.gpus, has_gpus: self.has_gpus, persistent: self.persistent };
         Kind::ALL.iter().filter_map(|kind| Some((*kind, fault::of_node(*kind, &node)?))).collect()
     }
 
     fn with_unit(&self, sample: &UnitSample, foreign: Reading<Vec<String>>, look: impl FnOnce(&Unit)) {
         let (subject, _) = names(sample);
-        let earlier = |word: Word| self.remembered.get(&subject, word.name());
+        let earlier = |word: Word| self.earlier(&subject, word);
         let link = sample.identity.pci.measured().and_then(|pci| self.links.get(pci).copied());
         look(&Unit {
             sample,
@@ -261,6 +322,11 @@ impl<'a> Scene<'a> {
             foreign,
             thresholds: &self.setting.config.rules.thresholds,
         });
+    }
+
+    /// A number of an earlier run. Another driver may count otherwise: then there is none.
+    fn earlier(&self, subject: &str, word: Word) -> Option<u64> {
+        self.remembered.get(subject, word.name()).filter(|_| self.same_driver)
     }
 
     /// Processes of no job on a GPU that no registered job holds and that slurmd gives out, in words. Whatever is of
@@ -277,11 +343,19 @@ impl<'a> Scene<'a> {
         if let Some(why) = self.snapshot.held.values().find_map(Reading::absence) {
             return Reading::Absent(why);
         }
+        // Where Slurm keeps no cgroups a job of its own looks like anybody; and the parts of a split card have holders
+        // of their own.
+        if let Some(why) = self.snapshot.job_folders().absence() {
+            return Reading::Absent(why);
+        }
+        if sample.readings.mig == Reading::Measured(MigMode::Enabled) {
+            return Reading::Absent(Absence::NotSupported);
+        }
         let is_this = |held: &UnitRef| sample.identity.uuid.measured() == Some(&held.uuid);
         if self.snapshot.held.values().filter_map(Reading::measured).flatten().any(is_this) {
             return Reading::Measured(Vec::new());
         }
-        if !self.is_given_out(sample) {
+        if self.given_out(sample) != Some(true) {
             return Reading::Absent(Absence::NotMapped);
         }
         let mut found = Vec::new();
@@ -301,27 +375,31 @@ impl<'a> Scene<'a> {
         Reading::Measured(found)
     }
 
-    /// Whether gres.conf gives this GPU to jobs. Read only where a process makes it matter.
-    fn is_given_out(&self, sample: &UnitSample) -> bool {
+    /// Whether gres.conf gives this GPU to this node's jobs; `None`: it does not say. Read only where something makes it
+    /// matter.
+    fn given_out(&self, sample: &UnitSample) -> Option<bool> {
         let listed = |minors: &[Option<DeviceMinor>]| {
-            sample.identity.minor.measured().is_some_and(|minor| minors.contains(&Some(*minor)))
+            sample.identity.minor.measured().map(|minor| minors.contains(&Some(*minor)))
         };
         match self.setting.slurm.gres_of_node() {
             Ok(Mapping::Minors(minors) | Mapping::AutoDetected(Configured::Minors(minors))) => {
                 listed(&minors)
             }
-            Ok(Mapping::AutoDetected(Configured::All)) => true,
-            Ok(Mapping::AutoDetected(Configured::Count(_)) | Mapping::Unknown) | Err(_) => false,
+            Ok(Mapping::AutoDetected(Configured::All)) => Some(true),
+            Ok(Mapping::AutoDetected(Configured::Count(_)) | Mapping::Unknown) | Err(_) => None,
         }
     }
 
     /// Keeps for the next run what this one read.
-    fn remember(&self, ledger: &mut Ledger) -> Result<(), Trouble> {
-        let Reading::Measured(report) = &self.snapshot.gpus else { return Ok(()) };
-        let mut news: Vec<(String, &str, u64)> = Vec::new();
+    fn remember(&self, mut news: Vec<(String, &str, u64)>, ledger: &mut Ledger) -> Result<(), Trouble> {
+        let Reading::Measured(report) = &self.snapshot.gpus else {
+            return if news.is_empty() { Ok(()) } else { Ok(ledger.remember(&news)?) };
+        };
+        let driver = driver_of(&self.snapshot.gpus).filter(|_| !self.same_driver);
+        news.extend(driver.map(|driver| (NODE.to_owned(), DRIVER, driver)));
         for sample in whole(report).filter(|sample| sample.identity.uuid.measured().is_some()) {
             let (subject, _) = names(sample);
-            let earlier = |word: Word| self.remembered.get(&subject, word.name());
+            let earlier = |word: Word| self.earlier(&subject, word);
             let counted = fault::counters(sample, &earlier);
             news.extend(counted.into_iter().map(|(word, value)| (subject.clone(), word.name(), value)));
         }
@@ -373,8 +451,9 @@ impl<'a> Scene<'a> {
     ) -> Result<(), Trouble> {
         let Some(kind) = Kind::from_word(&row.kind) else { return Ok(()) };
         let off = action(self.setting, kind) == Action::Off;
-        let is_seen = seen.iter().any(|s| s.kind == kind && s.subject == row.subject);
-        if is_seen || !(off || fine.contains(&row.id) || self.is_fine(kind, row)) {
+        let is_seen = seen.iter().any(|s| row.is(s.kind.word(), &s.subject));
+        let is_fine = || fine.contains(&row.id) || self.is_fine(kind, row);
+        if is_seen || !(off || is_fine()) || (!off && self.waits_for_its_drain(kind, row, ledger)?) {
             return Ok(());
         }
         let ends_after = if off { 1 } else { kind.ends_after() };
@@ -382,6 +461,17 @@ impl<'a> Scene<'a> {
             tracing::warn!(fault = row.kind, "fault {} is over: {}", row.kind, row.detail);
         }
         Ok(())
+    }
+
+    /// An event for which a drain is due that was not made yet, by a limit or somebody's drain: it does not end meanwhile.
+    fn waits_for_its_drain(&self, kind: Kind, row: &FaultRow, ledger: &Ledger) -> Result<bool, Trouble> {
+        let setting = self.setting;
+        let wanted = action(setting, kind) == Action::Drain && mode(setting, kind).enforces();
+        if !kind.is_event() || !wanted || !row.counts() || row.place.is_none() {
+            return Ok(false);
+        }
+        let of_this_boot = ledger.first_run(setting.now)?.is_some_and(|first| row.last_run >= first);
+        Ok(of_this_boot && !drains::is_covered(row, &ledger.fault_drains(setting.now)?))
     }
 
     /// Whether the subject of a fault that is no rule of one GPU was looked at and is well; or is no longer a part of a
@@ -397,6 +487,8 @@ impl<'a> Scene<'a> {
             (Kind::GpuMissing, _) => missing::is_back(&row.subject, &listed, self.expected),
             // An event: no reading shows it again.
             (Kind::Xid, _) => true,
+            // Only a run that saw it gone ends it.
+            (Kind::Leak, _) => false,
             (_, Some(_)) => false,
             // A card that was replaced: every other one is there and has its name.
             (_, None) => listed.without == 0 && self.expected.is_none_or(|e| !e.is_short(&listed)),
@@ -410,6 +502,14 @@ const PERSISTENT: &str = "persistence-mode";
 /// Whether the GPUs stay initialised between two looks, as a run last read it.
 pub fn is_persistent(remembered: &Remembered) -> bool {
     remembered.get(NODE, PERSISTENT) == Some(1)
+}
+
+/// The driver by which numbers were counted, by a hash of its version.
+const DRIVER: &str = "driver";
+
+fn driver_of(gpus: &Reading<GpuReport>) -> Option<u64> {
+    let version = gpus.measured()?.driver.measured()?;
+    Some(u64::from(hash(version)))
 }
 
 /// What a GPU is called from run to run, and where it is.

@@ -5,8 +5,10 @@ use super::deeds::{held_by, look as look_by};
 use super::faults::NODE;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
+use crate::act::look::Look;
 use crate::act::{self, Desk, Ending};
 use crate::ledger::{Ledger, SeenFault};
+use crate::mode::NoPermit;
 use crate::model::*;
 use crate::policy::fault::{self, Action, Kind, Standing, Step};
 use crate::policy::reason::Where;
@@ -57,13 +59,16 @@ pub fn keep(
     ledger: &mut Ledger,
 ) -> Result<Kept, Trouble> {
     let newest = ledger.newest_run_id()?;
+    let permit = setting.config.mode().leak_permit(&setting.config.enforce_in, run, &setting.place.node);
+    // A later run knows no job any more: that this one's node may be drained is said by the place.
+    let may_drain = !matches!(permit, Err(NoPermit::Outside(_)));
     for leak in leaks {
         let place = Where::left(leak.unit.as_str(), job, leak.pid, &leak.who);
         let seen = SeenFault {
             kind: Kind::Leak.word(),
             subject: &leak.subject(),
             detail: &leak.words,
-            place: Some(place.as_str()),
+            place: may_drain.then(|| place.as_str()),
             tells_after: if leak.sure { 1 } else { Kind::Leak.tells_after() },
         };
         ledger.fault_sighted(&seen, newest, setting.now)?;
@@ -113,7 +118,7 @@ fn drain(
         Step::Withheld(because) => because,
         Step::Drain(warrant) => {
             let mut unseen = || Reading::Absent(Absence::NotAsked);
-            let look = look_by(setting, &mut unseen);
+            let look = Look { in_epilog: true, ..look_by(setting, &mut unseen) };
             let run = ledger.newest_run_id()?;
             let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
             match act::fault::drain(warrant, row.id, &look, &mut desk)? {
@@ -121,7 +126,7 @@ fn drain(
                 Ending::Ended(outcome, words) => {
                     let how = format!("{outcome:?}").to_lowercase();
                     kept.lines.push(format!("drain for what job {job} left {how}: {words}"));
-                    kept.drain_failed = outcome != Outcome::Done;
+                    kept.drain_failed = matches!(outcome, Outcome::Failed | Outcome::Unknown);
                     return Ok(kept);
                 }
             }
@@ -145,6 +150,12 @@ pub fn is_still_there(subject: &str, snapshot: &Snapshot) -> Option<bool> {
     let Reading::Measured(processes) = &sample.readings.processes else { return None };
     if !processes.iter().any(|process| process.pid == pid) {
         return Some(false);
+    }
+    // By now it may be in the cgroup of a job that runs.
+    if let Reading::Measured(Whose::Job(job)) = snapshot.whose(pid)
+        && snapshot.jobs.iter().any(|open| open.registration.job == job)
+    {
+        return None;
     }
     match snapshot.start_ticks(pid) {
         Reading::Measured(its) => Some(its == ticks),

@@ -141,6 +141,10 @@ impl Eyes for Machine {
         self.holders.of(minors, first)
     }
 
+    fn set_aside(&mut self) -> (Vec<PciAddress>, usize) {
+        (driver::excluded(), bus::lent())
+    }
+
     fn who(&mut self, pid: u32) -> Who {
         let proc = &self.owners.proc;
         Who { uid: proc.real_uid(pid), comm: proc.facts(pid).map(|facts| facts.comm) }

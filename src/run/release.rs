@@ -21,8 +21,10 @@ pub const KIND: &str = "drain";
 /// The kind under which one that this boot or this ledger does not know is kept; its subject is the node's Reason.
 pub const ORPHAN: &str = "orphan";
 
-/// Kinds that are notes about our drains or about jobs, and no fault of the node; and a setting that makes no GPU unfit.
-const NO_FAULT_OF_THE_NODE: [&str; 4] = [KIND, ORPHAN, "job-xid", Kind::PersistenceMode.word()];
+/// Kinds that are notes about our drains or about jobs, and no fault of the node; a setting that makes no GPU unfit; and
+/// what can only be seen to end while jobs work, which none does on a drained node.
+const NO_FAULT_OF_THE_NODE: [&str; 6] =
+    [KIND, ORPHAN, "job-xid", Kind::PersistenceMode.word(), Kind::HwSlowdown.word(), Kind::PcieWidth.word()];
 
 /// Why a drain is not fit for release.
 #[derive(Debug, PartialEq, Eq)]
@@ -425,13 +427,15 @@ mod tests {
             subject: String::new(),
             detail: "2 of 4 GPUs missing".to_owned(),
             opened: WallMs(0),
+            opened_run: RunId(1),
             last_run: RunId(1),
+            clean: 0,
             told: true,
             place: None,
             withheld: None,
             acked_by: None,
         };
-        for kind in ["drain", "orphan", "job-xid", "persistence-mode"] {
+        for kind in ["drain", "orphan", "job-xid", "persistence-mode", "hw-slowdown"] {
             assert_eq!(no_fault(&[fault(kind)]), Ok(()), "{kind}");
         }
         for kind in ["collector", "gpu-missing", "a kind of a later version"] {

@@ -254,6 +254,11 @@ impl Snapshot {
         counted || self.here.contains(&job.registration.job)
     }
 
+    /// Whether Slurm's cgroups of jobs can be looked at: without them a job's process looks like anybody's.
+    pub fn job_folders(&self) -> Reading<()> {
+        self.folders
+    }
+
     /// Whether something of a job is left here: its cgroup, or a process of it on a GPU. Where Slurm keeps no cgroups at
     /// all only the GPUs can say so.
     pub fn holds_on(&self, job: JobId) -> Reading<bool> {

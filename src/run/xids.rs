@@ -39,6 +39,9 @@ pub struct Hardware {
     pub by_kernel: bool,
 }
 
+/// How far the log was read, to be remembered once all that was heard is kept.
+pub type ReadTo = Vec<(String, &'static str, u64)>;
+
 /// Looks through the log where it is due, keeps with each job what is its, and gives what is new and means hardware.
 pub fn look(
     setting: &Setting,
@@ -47,18 +50,19 @@ pub fn look(
     eyes: &mut dyn Eyes,
     (remembered, amiss): (&Remembered, bool),
     ledger: &mut Ledger,
-) -> Result<Vec<Hardware>, Trouble> {
+) -> Result<(Vec<Hardware>, ReadTo), Trouble> {
     let its_turn = run.0 % EVERY == TURN;
     if !(its_turn || amiss || snapshot.list_changed || in_trouble(snapshot)) {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     let boot = u64::from(hash(&setting.now.boot_id));
     let read_on = remembered.get(LOG, BOOT).filter(|of| *of == boot);
     let cursor = read_on.and_then(|_| remembered.get(LOG, NEXT));
-    let Reading::Measured(heard) = eyes.kernel_log(cursor) else { return Ok(Vec::new()) };
-    if cursor != Some(heard.next) {
-        ledger.remember(&[(LOG.to_owned(), BOOT, boot), (LOG.to_owned(), NEXT, heard.next)])?;
-    }
+    let Reading::Measured(heard) = eyes.kernel_log(cursor) else { return Ok((Vec::new(), Vec::new())) };
+    let read_to = match cursor == Some(heard.next) {
+        true => Vec::new(),
+        false => vec![(LOG.to_owned(), BOOT, boot), (LOG.to_owned(), NEXT, heard.next)],
+    };
     if heard.lost > 0 {
         tracing::warn!(
             "{} records of the kernel's log were overwritten before they were read: whether a GPU told of trouble in them \
@@ -83,7 +87,7 @@ pub fn look(
             });
         }
     }
-    Ok(found)
+    Ok((found, read_to))
 }
 
 /// Keeps with each job what is its. What ended with its job is closed.

@@ -136,6 +136,25 @@ fn a_full_disk_fails_no_hook() {
 }
 
 #[test]
+fn a_write_that_never_ends_holds_no_prolog_for_ever() {
+    // A disk that stalls (PE-07); here a standard error that nobody reads, and full already.
+    let cluster = cluster();
+    let (mut full, _unread) = std::os::unix::net::UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while std::io::Write::write(&mut full, &[b'x'; 4096]).is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let mut prolog = cluster.node.hook_command("prolog", "none");
+    let from = Instant::now();
+    let mut prolog = prolog.stderr(std::os::fd::OwnedFd::from(full)).spawn().unwrap();
+    while prolog.try_wait().unwrap().is_none() && from.elapsed() < PROLOG_LIMIT {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = prolog.kill();
+    assert_eq!(prolog.wait().unwrap().code(), Some(0));
+    assert!(from.elapsed() > Duration::from_secs(4), "it was held: {:?}", from.elapsed());
+}
+
+#[test]
 fn a_locked_ledger_fails_no_hook() {
     // mknoxnv/ubuntu-slurm#4, nebius/nebius-solutions-library#265 (PE-08): locked for longer than anybody waits.
     let cluster = cluster();

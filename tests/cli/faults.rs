@@ -283,3 +283,14 @@ fn an_xid_that_means_hardware_is_the_nodes_fault_once_a_boot_and_what_a_process_
     let over = warned_in(60, &node);
     assert!(over.len() == 1 && over[0].contains("fault xid is over"), "{over:?}");
 }
+
+#[test]
+fn a_node_with_nothing_but_a_bridge_of_nvidias_has_no_gpus() {
+    // A Grace CPU's root ports are NVIDIA's, and no GPUs.
+    let node = Node::new("thresholds: { window: 30m }\n");
+    let bus = Bus::new(&[]);
+    let Some(first) = bus.run(&node) else { return };
+    assert!(first.err.contains("the NVIDIA driver is not loaded"), "{first:?}");
+    (0..6).for_each(|_| assert_eq!(warned(&bus.run(&node).unwrap()), [""; 0]));
+    assert_eq!(node.ledger("SELECT count(*) FROM fault WHERE kind = 'driver-not-loaded'"), "0");
+}

@@ -159,6 +159,25 @@ fn what_cannot_be_seen_is_said_and_never_clean() {
 }
 
 #[test]
+fn epilogs_that_look_at_once_wait_for_each_other() {
+    // Initialising NVML takes its time, and eight jobs of an array end together.
+    let site = Site::bare("{ verify: 20s }");
+    site.driver.play(&format!("{}nvmlInit_v2 ~ 300\n", cards("")));
+    let clean = |job: u32| {
+        let node = &site.node;
+        let gpus = [("SLURM_JOB_GPUS", "0"), ("CUDA_VISIBLE_DEVICES", OURS)];
+        move || node.hook("epilog", &job.to_string(), &gpus)
+    };
+    let said: Vec<Said> = std::thread::scope(|scope| {
+        let all: Vec<_> = (1..=8).map(|job| scope.spawn(clean(job))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    for said in said {
+        assert_eq!((said.status, said.err.as_str()), (Some(0), ""), "{said:?}");
+    }
+}
+
+#[test]
 fn a_driver_that_hangs_costs_the_epilog_its_time_and_no_more() {
     // leptonai/gpud#117, NVIDIA/go-nvml#152 (FT-01)
     let site = Site::new("{ verify: 1s }");
@@ -191,6 +210,28 @@ fn each_gpu_has_a_line_of_its_own_also_in_the_journal() {
         let of_it = |text: &&String| text.contains(gpu) && text.contains(holds);
         assert!(told.iter().any(|text| of_it(&text)), "{gpu}: {told:?}");
     }
+}
+
+#[test]
+fn a_ledger_that_cannot_be_had_hides_nothing_that_was_left() {
+    // mknoxnv/ubuntu-slurm#4 (PE-08): locked for longer than anybody waits.
+    let site = Site::new("{ verify: 1s }");
+    let left = Survivor::new();
+    site.driver.play(&cards(&held_by(left.pid(), GIB)));
+    let holder = rusqlite::Connection::open(site.node.state().join("ledger.db")).unwrap();
+    holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let by_uuid = [("SLURM_JOB_GPUS", "0"), ("CUDA_VISIBLE_DEVICES", OURS), ("SLURM_JOB_START_TIME", "1")];
+    let said = site.node.hook("epilog", "7", &by_uuid);
+    holder.execute_batch("ROLLBACK").unwrap();
+    let lines: Vec<&str> = said.err.lines().collect();
+    assert!(said.status == Some(0) && lines.len() == 3, "{said:?}");
+    assert!(
+        lines[0].contains("database is locked; job 7 is not cleared, it is withheld from")
+            && lines[0].ends_with("; its GPUs were looked at all the same"),
+        "{said:?}"
+    );
+    let told = format!("job 7 ended and left on GPU {OURS}: pid {} (", left.pid());
+    assert!(lines[1].contains(&told) && lines[2].ends_with("what job 7 left is not kept"), "{said:?}");
 }
 
 #[test]

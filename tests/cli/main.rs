@@ -8,6 +8,7 @@ mod doctor;
 mod explain;
 #[path = "../common/fake_nvml.rs"]
 mod fake_nvml;
+mod fault_doubts;
 mod fault_drain;
 mod faults;
 mod hooks;

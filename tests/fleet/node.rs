@@ -195,7 +195,8 @@ impl Node {
         let (rules, report) = (&site.config.rules, &site.quiet);
         let step = escalate(tick.finding, rules, circumstances);
         let mut gpus = || Reading::Measured(report.clone());
-        let mut look = Look { rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false };
+        let mut look =
+            Look { rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false, in_epilog: false };
         let mut desk = Desk { ledger: &mut *ledger, slurm: seat, now: tick.now, run: tick.run, finding };
         let job = &self.job;
         let (asked, ending) = match step {
@@ -256,7 +257,13 @@ impl Node {
             return false;
         }
         let mut gpus = || Reading::Measured(site.quiet.clone());
-        let look = Look { rules: &site.config.rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false };
+        let look = Look {
+            rules: &site.config.rules,
+            cap: site.cap(),
+            gpus: &mut gpus,
+            admin_comment: false,
+            in_epilog: false,
+        };
         let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
         lifted(act::count_again(drain, &self.nodes, &look, &mut desk).unwrap())
     }

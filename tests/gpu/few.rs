@@ -107,15 +107,24 @@ fn a_driver_that_hangs_costs_its_deadline_and_hides_no_unit_before() {
 }
 
 #[test]
-fn a_worker_at_work_is_noticed_and_keeps_nobody_waiting_for_long() {
+fn a_worker_at_work_is_told_from_one_that_does_not_die_and_keeps_nobody_waiting_for_long() {
     let fake = FakeNvml::new("nvmlInit_v2 ~ forever\n");
     let lock = fake.dir().join("probe.lock");
-    assert!(!worker::is_at_work(&lock, SHORT), "none has ever been");
+    assert_eq!(worker::wait_for(&lock, SHORT), Ok(()), "none has ever been");
     let stuck = worker::start(&plan(&fake, PATIENT));
     let from = Instant::now();
-    assert!(worker::is_at_work(&lock, SHORT));
-    assert_eq!(looked(&fake, &[Wanted::Uuid(uuid(0))], PATIENT), [absent(Absence::WorkerStuck)]);
+    assert_eq!(worker::wait_for(&lock, SHORT), Err(Absence::LookAtWork));
+    assert_eq!(looked(&fake, &[Wanted::Uuid(uuid(0))], PATIENT), [absent(Absence::LookAtWork)]);
     assert!(from.elapsed() < SHORT * 2 + SLACK, "{:?}", from.elapsed());
     drop(stuck);
-    eventually("it is gone", || !worker::is_at_work(&lock, Duration::ZERO));
+    eventually("it is gone", || worker::wait_for(&lock, Duration::ZERO).is_ok());
+    // One whose time is long over, and one of which nobody knows how long it may look.
+    let held = std::fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    std::fs::write(&lock, format!("{:020}\n", 1)).unwrap();
+    let from = Instant::now();
+    assert_eq!(worker::wait_for(&lock, PATIENT), Err(Absence::WorkerStuck));
+    assert!(from.elapsed() < Duration::from_secs(1) + SLACK, "{:?}", from.elapsed());
+    std::fs::write(&lock, "").unwrap();
+    assert_eq!(worker::wait_for(&lock, SHORT), Err(Absence::LookAtWork));
 }

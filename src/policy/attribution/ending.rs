@@ -13,7 +13,7 @@ pub struct Name {
     pub uuid: Reading<UnitUuid>,
     /// NVML index when last seen (of the parent, for an instance).
     pub index: Reading<NvmlIndex>,
-    /// N of /dev/nvidiaN (of the parent, for an instance).
+    /// N of /dev/nvidiaN. Absent for an instance: its parent's file is open also to who is on the instance beside it.
     pub minor: Reading<DeviceMinor>,
 }
 
@@ -57,7 +57,7 @@ impl Beside<'_> {
         let known = |uuid: &UnitUuid| self.known.iter().find(|k| k.uuid == *uuid);
         match (unit_of(claim, self.known, self.mapping), claim) {
             (Reading::Measured(unit), _) => Reading::Measured(Name {
-                minor: known(&unit.uuid).map_or(Reading::Absent(unseen), |k| k.minor),
+                minor: known(&unit.uuid).map_or(Reading::Absent(unseen), own_minor),
                 uuid: Reading::Measured(unit.uuid),
                 index: Reading::Measured(unit.index),
             }),
@@ -114,6 +114,13 @@ impl Beside<'_> {
             self.known.iter().any(of_it)
         };
         a == b || within(a, b) || within(b, a)
+    }
+}
+
+fn own_minor(unit: &KnownUnit) -> Reading<DeviceMinor> {
+    match unit.kind {
+        UnitKind::Mig { .. } => Reading::Absent(Absence::NotSupported),
+        _ => unit.minor,
     }
 }
 
@@ -209,5 +216,9 @@ mod tests {
         let beside = Beside { others: &[], known: whole, mapping: &all, shares: true };
         assert_eq!(word(&units(&[by_index(0)], &beside)[0]), "GPU-0*", "GPUs in shares");
         assert!(units(&[], &beside).is_empty(), "a job without GPUs");
+        let beside = Beside { others: &[], known: &cut, mapping: &all, shares: false };
+        let minor = |uuid| units(&[by_uuid(uuid)], &beside)[0].name.measured().unwrap().minor;
+        assert_eq!(minor("GPU-1"), Reading::Measured(DeviceMinor(1)));
+        assert_eq!(minor("MIG-a").measured(), None, "its parent's file is its neighbour's too");
     }
 }

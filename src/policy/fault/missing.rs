@@ -11,6 +11,9 @@ use std::collections::BTreeSet;
 /// The subject where only the number tells; else it is the PCI address.
 pub const COUNT: &str = "count";
 
+/// Who says so where nobody else does.
+const EVER: &str = "it has listed";
+
 /// How many GPUs a node should have, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
@@ -31,7 +34,7 @@ pub fn expected(
     if let Auto::Set(gpus) = said {
         return Some(Expected { gpus: gpus as usize, says: "`gpu.expected` is" });
     }
-    let ever = most.map(|gpus| Expected { gpus: gpus as usize, says: "it has listed" });
+    let ever = most.map(|gpus| Expected { gpus: gpus as usize, says: EVER });
     let cut = |report: &GpuReport| report.units.iter().any(|u| u.identity.kind != UnitKind::Gpu);
     if gpus.measured().is_none_or(cut) {
         return ever;
@@ -45,6 +48,14 @@ pub fn expected(
 }
 
 impl Expected {
+    /// The same less those that somebody has set aside since, where only this node's own past says how many.
+    pub fn without(self, set_aside: usize) -> Expected {
+        match self.says == EVER {
+            true => Expected { gpus: self.gpus.saturating_sub(set_aside), ..self },
+            false => self,
+        }
+    }
+
     /// Whether the driver lists too few.
     pub fn is_short(self, listed: &Listed) -> bool {
         listed.gpus() < self.gpus

@@ -2,7 +2,7 @@
 //! nor fine: it opens nothing and ends nothing.
 
 use super::Kind;
-use crate::model::{Field, GpuReport, UnitSample};
+use crate::model::{Field, GpuReport, MigMode, UnitSample};
 use crate::policy::{Thresholds, level};
 use crate::reading::{Absence, Reading};
 
@@ -11,6 +11,8 @@ use crate::reading::{Absence, Reading};
 pub enum Says {
     /// In words.
     Faulty(String),
+    /// The same of what a moment's trouble looks like too: told only after several runs, whatever the kind.
+    MayBe(String),
     /// It was looked at and is well.
     Fine,
     /// Nothing can be said.
@@ -70,10 +72,10 @@ impl Unit<'_> {
         self.sample.readings.fields.get(field)
     }
 
+    /// At this instant, as clocks and links are: a peak of the seconds before says nothing of them.
     fn at_work(&self) -> bool {
-        let r = &self.sample.readings;
-        let peak = level::peak(r.sm_util, &r.sm_peak);
-        peak.measured().is_some_and(|peak| peak.get() >= self.thresholds.util_pct)
+        let now = self.sample.readings.sm_util;
+        now.measured().is_some_and(|now| now.get() >= self.thresholds.util_pct)
     }
 
     /// Why it cannot be used at all, where that is so.
@@ -121,12 +123,13 @@ fn flag(reading: Reading<u64>, words: &str) -> Says {
     }
 }
 
-/// Faulty: the driver lists it and says that it is lost, or cannot open it at all.
+/// Faulty: the driver lists it and says that it is lost. Where it only cannot be opened, or nothing came of it because the
+/// worker died, that has to last.
 fn gpu_lost(unit: &Unit) -> Says {
     match (unit.trouble(), &unit.sample.identity.uuid) {
         (Some(Absence::GpuLost), _) => faulty("the driver says that it is lost"),
         (None, Reading::Absent(Absence::SourceFailed | Absence::Transient)) => {
-            faulty("the driver lists it and cannot open it")
+            Says::MayBe("the driver lists it and cannot open it".to_owned())
         }
         (_, Reading::Measured(_)) => Says::Fine,
         (_, Reading::Absent(_)) => Says::CannotSay,
@@ -140,6 +143,8 @@ fn gpu_reset(unit: &Unit) -> Says {
     }
     match unit.field(Field::RecoveryAction) {
         Reading::Measured(0) => Says::Fine,
+        // A later driver's word: it may be a harmless one.
+        Reading::Measured(8..) => Says::CannotSay,
         Reading::Measured(n) => {
             let wanted = match n {
                 1 => "a GPU reset",
@@ -148,8 +153,7 @@ fn gpu_reset(unit: &Unit) -> Says {
                 4 => "a drain and a GPU reset",
                 5 => "a repair of the IMEX domain",
                 6 => "a reset of its bus",
-                7 => "a power cycle",
-                _ => "a recovery action that is not known here",
+                _ => "a power cycle",
             };
             faulty(format!("the driver wants {wanted} ({n})"))
         }
@@ -228,8 +232,12 @@ fn hw_slowdown(unit: &Unit) -> Says {
     }
 }
 
-/// Faulty: fewer links are up than were once. A board that never had them connected has none to lose.
+/// Faulty: fewer links are up than were once. A board that never had them connected has none to lose, and a card that is
+/// cut into instances uses none.
 fn nvlink(unit: &Unit) -> Says {
+    if unit.sample.readings.mig == Reading::Measured(MigMode::Enabled) {
+        return Says::CannotSay;
+    }
     match ((unit.earlier)(Word::NvlinksUp), unit.field(Field::NvlinkActive)) {
         (Some(most), Reading::Measured(up)) if up < most => faulty(format!("{up} of {most} NVLinks are up")),
         (_, Reading::Measured(_)) => Says::Fine,

@@ -12,8 +12,16 @@ const SERVICES: [&str; 2] = ["nvidia-persistenced", "nvidia-cuda-mps-server"];
 /// Whether a process of this short name is a service of the site: one of NVIDIA's, or of `epilog.allow`. The name is no
 /// proof: whoever takes it is not told of, no more.
 pub fn is_service(comm: &str, allow: &[String]) -> bool {
-    let names = SERVICES.iter().copied().chain(allow.iter().map(String::as_str));
-    names.into_iter().any(|name| name.as_bytes()[..name.len().min(NAME_BYTES)] == *comm.as_bytes())
+    SERVICES.iter().any(|name| is_cut_to(name, comm)) || is_allowed(comm, allow)
+}
+
+/// The same of the site's own names alone, where NVIDIA's are not believed.
+pub fn is_allowed(comm: &str, allow: &[String]) -> bool {
+    allow.iter().any(|name| is_cut_to(name, comm))
+}
+
+fn is_cut_to(name: &str, comm: &str) -> bool {
+    name.as_bytes()[..name.len().min(NAME_BYTES)] == *comm.as_bytes()
 }
 
 /// "pid 900 `python` of uid 1001 with 20480 MiB"; the name escaped, for the process chose it.
@@ -41,5 +49,6 @@ mod tests {
         for comm in ["python", "", "nvidia-persist", "a-name-of-the-site"] {
             assert!(!is_service(comm, &allow), "{comm}");
         }
+        assert!(is_allowed("nv-hostengine", &allow) && !is_allowed("nvidia-cuda-mps", &allow));
     }
 }

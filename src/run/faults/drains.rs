@@ -1,11 +1,13 @@
 //! The drain for a fault: one step for each that may have one, and what becomes of earlier ones. None is ever lifted here,
 //! but one too many.
 
-use super::{Amiss, action};
+use super::{Amiss, action, mode};
+use crate::act::look::FOR_A_FAULT;
 use crate::act::{self, Desk, Doubt, Ending};
 use crate::ledger::{FaultDrain, FaultRow, Ledger};
 use crate::model::{Outcome, RunId};
-use crate::policy::fault::{self, Action, Kind, Standing, Step};
+use crate::policy::fault::{self, Action, Standing, Step};
+use crate::policy::reason;
 use crate::policy::slot::Slot;
 use crate::reading::{Absence, Reading};
 use crate::run::deeds::{held_by, look as look_by};
@@ -42,7 +44,9 @@ fn look_after(
 ) -> Result<(), Trouble> {
     let unclear = matches!(drain.outcome, Outcome::Begun | Outcome::Unknown);
     let subject = format!("fault drain {}", drain.id);
-    let due = drain.run < run && drain.is_unsettled();
+    // Who switches back to observe is not acted for.
+    let enforces = || reason::read_fault(&drain.reason).is_some_and(|kind| mode(setting, kind).enforces());
+    let due = drain.run < run && drain.is_unsettled() && (unclear || enforces());
     if !due || !setting.may_act() || !ledger.ask_allowed(&subject, setting.now)? {
         return Ok(());
     }
@@ -74,6 +78,14 @@ fn look_after(
     Ok(())
 }
 
+/// Whether a drain was made for this episode, or for another one while it stood: there is no second one, whoever lifted
+/// it. One broken card shows by several faults.
+pub fn is_covered(row: &FaultRow, drains: &[FaultDrain]) -> bool {
+    let is_its = |drain: &FaultDrain| drain.fault == row.id || drain.made.0 >= row.opened.0;
+    let while_one_stood = row.withheld.as_deref().is_some_and(|why| why.contains(FOR_A_FAULT));
+    while_one_stood || drains.iter().any(|d| (d.stands() || d.outcome == Outcome::Lifted) && is_its(d))
+}
+
 fn how(outcome: Outcome) -> String {
     format!("{outcome:?}").to_lowercase()
 }
@@ -97,11 +109,9 @@ fn step(
     let back_off = format!("drain for fault {}", row.id);
     let circumstances = fault::Circumstances {
         action,
-        permit: match kind {
-            Kind::Leak => config.mode().leak_permit(&config.enforce_in, None, node),
-            _ => config.faults_mode().node_permit(&config.enforce_in, node),
-        },
-        drained: drains.iter().any(|d| d.fault == row.id && (d.stands() || d.outcome == Outcome::Lifted)),
+        // How far `enforce_in` reaches a leak's job its Epilog has said: else the row has no place.
+        permit: mode(setting, kind).node_permit(&config.enforce_in, node),
+        drained: is_covered(row, drains),
         wait_ms: if open { 0 } else { slot.next_in_ms(setting.now.boot) },
         held_by: held_by(setting, ledger)?,
     };

@@ -84,6 +84,7 @@ fn says(kind: Kind, sample: &UnitSample) -> Says {
 fn short(says: &Says) -> char {
     match says {
         Says::Faulty(_) => 'f',
+        Says::MayBe(_) => 'm',
         Says::Fine => 'o',
         Says::CannotSay => '?',
     }
@@ -115,16 +116,21 @@ fn each_rule_calls_faulty_what_it_says_and_nothing_that_is_absent() {
         s.identity.uuid = Absent(SourceFailed);
         s.readings = Readings::absent(SourceFailed);
     };
+    let cut = |s: &mut UnitSample| {
+        s.readings.mig = Measured(MigMode::Enabled);
+        s.readings.fields.set(Field::NvlinkActive, Measured(0));
+    };
     let no_power = |s: &mut UnitSample| s.readings.power = Absent(Transient);
     let table = [
         (Kind::GpuLost, with(absent(GpuLost)), 'f'),
-        (Kind::GpuLost, with(unopened), 'f'),
+        (Kind::GpuLost, with(unopened), 'm'),
         (Kind::GpuLost, with(no_power), 'o'),
         (Kind::GpuLost, with(absent(ResetRequired)), 'o'),
         (Kind::GpuReset, with(absent(ResetRequired)), 'f'),
         (Kind::GpuReset, with(absent(GpuLost)), '?'),
         (Kind::GpuReset, field(Field::RecoveryAction, Measured(1)), 'f'),
-        (Kind::GpuReset, field(Field::RecoveryAction, Measured(99)), 'f'),
+        (Kind::GpuReset, field(Field::RecoveryAction, Measured(7)), 'f'),
+        (Kind::GpuReset, field(Field::RecoveryAction, Measured(8)), '?'),
         (Kind::GpuReset, field(Field::RecoveryAction, Absent(NotSupported)), 'o'),
         (Kind::GpuReset, field(Field::RecoveryAction, Absent(Transient)), '?'),
         (Kind::Ecc, field(Field::EccUncorrectedVolatile, Measured(3)), 'f'),
@@ -138,6 +144,7 @@ fn each_rule_calls_faulty_what_it_says_and_nothing_that_is_absent() {
         (Kind::RetiredPages, field(Field::RetiredSingleBit, Measured(56)), 'f'),
         (Kind::RetiredPages, field(Field::RetiredSingleBit, Measured(55)), 'o'),
         (Kind::RetiredPages, field(Field::RetiredSingleBit, Absent(NotSupported)), '?'),
+        (Kind::Nvlink, with(cut), '?'),
         (Kind::Nvlink, field(Field::NvlinkActive, Measured(17)), 'f'),
         (Kind::Nvlink, field(Field::NvlinkActive, Measured(0)), 'f'),
         (Kind::Nvlink, field(Field::NvlinkActive, Absent(NotAsked)), '?'),
