@@ -1,5 +1,5 @@
-//! `ack`: a person takes a fault of this node on. It then holds back nothing more and is told no more, until it is over
-//! and comes again; a drain for it stays until somebody lifts it. Without a name: what there is to take on.
+//! `ack`: a person takes a fault of this node on. It is told no more, holds back the lifting of no drain and makes none,
+//! until it is over and comes again; a drain for it that stands, stays until somebody lifts it. Without a name: what there is to take on.
 
 use crate::ledger::{FaultRow, Ledger, LedgerError};
 use crate::model::{Now, Outcome};
@@ -47,11 +47,17 @@ fn line(row: &FaultRow) -> String {
     format!("{} {} since {}: {}{acked}", row.id, row.kind, row.opened.rfc3339(), row.detail)
 }
 
-/// What stands for this fault and is left to people.
+/// The drain for this fault: it stands and is left to people, or is withheld.
 fn drains(ledger: &Ledger, row: &FaultRow, now: &Now) -> Result<String, LedgerError> {
     let stands = ledger.fault_drains(now)?.iter().any(|d| d.fault == row.id && d.outcome == Outcome::Done);
-    let words = "  the node was drained for it, and stays so: `gpu-reaper-hc release` lifts it\n";
-    Ok(if stands { words.to_owned() } else { String::new() })
+    Ok(match &row.withheld {
+        _ if stands => {
+            "  the node was drained for it, and stays so: `gpu-reaper-hc release` lifts it\n".to_owned()
+        }
+        // Nobody drains for one that a person has taken on.
+        Some(because) if row.acked_by.is_none() => format!("  its drain is withheld: {because}\n"),
+        _ => String::new(),
+    })
 }
 
 fn list(ledger: &Ledger, faults: &[FaultRow], now: &Now) -> Result<String, LedgerError> {
@@ -62,5 +68,6 @@ fn list(ledger: &Ledger, faults: &[FaultRow], now: &Now) -> Result<String, Ledge
     for row in faults {
         said += &format!("{}\n{}", line(row), drains(ledger, row, now)?);
     }
-    Ok(said + "to take one on: gpu-reaper-hc ack NUMBER\n")
+    let waits = faults.iter().any(FaultRow::counts);
+    Ok(said + if waits { "to take one on: gpu-reaper-hc ack NUMBER\n" } else { "" })
 }

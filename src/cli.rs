@@ -78,10 +78,10 @@ pub enum Command {
     Release,
     /// Take a fault of this node on, so that it is told no more; without FAULT: list what is open
     ///
-    /// It holds back nothing from then on. A drain for it stays until somebody lifts it. Over, and come again, it is
-    /// told anew.
+    /// From then on it holds back the lifting of no drain, and a drain for it that was not made yet is not made; one
+    /// that stands, stays until somebody lifts it. Over, and come again, it is told anew. To be run as root.
     Ack {
-        /// The fault's number or kind
+        /// The fault's number, or a kind: all that are open of it
         #[arg(value_name = "FAULT")]
         fault: Option<String>,
     },

@@ -280,11 +280,12 @@ fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> 
         Ok(Some((text, file))) => {
             let mut config = parse(&text, &name)?;
             config.file = Some(path.to_owned());
-            if (config.mode.enforces() || config.faults.mode.enforces())
+            let by = [("mode", config.mode), ("faults.mode", config.faults.mode)];
+            if let Some((key, _)) = by.iter().find(|(_, mode)| mode.enforces())
                 && let Some(why) = file::doubt(path, &file)
             {
                 return refuse(
-                    format!("`mode: enforce` is refused: {why}"),
+                    format!("`{key}: enforce` is refused: {why}"),
                     "root alone may be able to write it",
                 );
             }

@@ -5,12 +5,14 @@
 mod confinement;
 mod daemon;
 mod gpus;
+mod gres;
 mod hooks;
 mod interval;
 mod look;
 mod others;
 mod reach;
 mod report;
+mod scripts;
 mod settings;
 mod slot;
 mod state;

@@ -413,10 +413,15 @@ fn acknowledge(common: &Common, fault: Option<&str>) -> u8 {
     let told = place(common, &config).and_then(|place| {
         let now = host::now()?;
         if !place.has_ledger() {
-            return Err(format!("node {} has no ledger yet; nothing was acknowledged", place.node));
+            return Err(format!(
+                "no run has left a ledger of node {} in `{}`; nothing was acknowledged",
+                place.node,
+                place.dir.display()
+            ));
         }
         let opening = run::opening(&config, Duration::from_secs(2));
-        let mut ledger = Ledger::open(&place.dir, &place.node, &now, opening).map_err(|e| e.to_string())?;
+        let mut ledger = Ledger::open(&place.dir, &place.node, &now, opening)
+            .map_err(|e| format!("{e}; nothing was acknowledged"))?;
         ack::ack(&mut ledger, fault, &who(), &now)
     });
     print_or_complain(told)

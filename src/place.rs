@@ -36,9 +36,9 @@ impl Place {
         NodeName::new(short).map(|node| Place::new(state_dir, node))
     }
 
-    /// Whether a run or a Prolog has ever left something here.
+    /// Whether a run or a Prolog has ever left something here; also where that cannot be seen.
     pub fn has_ledger(&self) -> bool {
-        self.dir.join("ledger.db").exists()
+        self.dir.join("ledger.db").try_exists().unwrap_or(true)
     }
 }
 

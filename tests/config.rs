@@ -324,6 +324,7 @@ fn keys_that_contradict_each_other_are_told() {
             "`history.keep`: is 1d at line 1 column 1; allowed: at least 3d45m",
         ),
         ("thresholds: { max_sample_gap: 31m }", "`thresholds.max_sample_gap`: is 31m"),
+        ("faults: { actions: { leak: drain } }", "unknown key at line 1 column 22; `epilog.on_leak` says"),
     ];
     for (text, want) in table {
         let told = errors(text);
@@ -341,7 +342,11 @@ fn what_is_bold_is_noted_not_refused() {
         ("mode: enforce\nstages: [{ after: 1h, verdict: cancel }]", "never reached"),
         ("stages: [{ after: 0m, verdict: drain }, { after: 1h, verdict: cancel }]", "withheld"),
         ("exemptions: { name_pattern: \".*\" }", "no job is ever judged"),
-        ("mode: enforce\ngpu: { source: simulator }", "made-up readings"),
+        ("mode: enforce\ngpu: { source: simulator, scenario: /a }", "made-up readings"),
+        ("gpu: { source: simulator }", "without `gpu.scenario`"),
+        ("faults: { actions: { gpu-lost: drain } }", "`faults.actions`: drain under `faults.mode: observe`"),
+        ("epilog: { on_leak: drain }", "`epilog.on_leak`: drain under `mode: observe`"),
+        ("faults: { mode: enforce, actions: { xid: drain }, xids: [79, 31] }", "31: any user's code"),
     ];
     for (text, want) in table {
         let notes = parse(text, "c.yaml").expect(text).notes;

@@ -11,8 +11,11 @@
 #
 # The site's exit status is passed on as it is, and one that failed ends it: an Epilog of ours that does not come keeps
 # our drain in place. Ours adds one failure, status 1 of the Epilog: a leak was found and the node could not be drained.
-site_prolog=/etc/slurm/prolog.sh # empty: there is none
-site_epilog=/etc/slurm/epilog.sh
+#
+# The scripts of the site, such as /etc/slurm/prolog.sh. Empty: there is none. One that is named and missing fails with
+# status 127, as it would in slurm.conf itself.
+site_prolog=
+site_epilog=
 hooks=/etc/slurm
 
 case ${SLURM_SCRIPT_CONTEXT:-} in

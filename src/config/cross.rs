@@ -7,6 +7,7 @@ use super::{ACT_NEEDS, Config, GpuSourceKind};
 use crate::mode::Mode;
 use crate::model::Verdict;
 use crate::policy::Auto;
+use crate::policy::fault::{Action, Kind};
 use crate::units::quantity::duration_text;
 use std::time::Duration;
 
@@ -17,7 +18,30 @@ pub(super) fn check(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
     gap(check, root, config);
     bold(check, config);
     ladder(check, config);
+    dead_drains(check, config);
 }
+
+/// Drains that were asked for and cannot come, and one that any user can bring about.
+fn dead_drains(check: &mut Check<'_>, config: &Config) {
+    let law = &config.faults.law;
+    let drains = |kind: &Kind| law.actions.iter().any(|(of, action)| of == kind && *action == Action::Drain);
+    if config.faults.mode == Mode::Observe && Kind::ALL.iter().any(drains) {
+        check
+            .notes
+            .push("`faults.actions`: drain under `faults.mode: observe` is shown as withheld".to_owned());
+    }
+    if config.epilog.on_leak == Action::Drain && config.mode == Mode::Observe {
+        check.notes.push("`epilog.on_leak`: drain under `mode: observe` is shown as withheld".to_owned());
+    }
+    let by_users = law.xids.iter().find(|xid| XIDS_OF_USERS.contains(xid));
+    if let Some(xid) = by_users.filter(|_| drains(&Kind::Xid)) {
+        let why = "any user's code can cause it, and drain the node by it";
+        check.notes.push(format!("`faults.xids`: {xid}: {why}"));
+    }
+}
+
+/// Xids that an application's own mistake causes (NVIDIA's table of Xid errors).
+const XIDS_OF_USERS: [u32; 4] = [13, 31, 43, 45];
 
 fn deadlines(check: &mut Check<'_>, root: &Node<'_>, config: &Config) {
     if config.deadline <= ACT_NEEDS {
@@ -82,7 +106,11 @@ fn bold(check: &mut Check<'_>, config: &Config) {
         let none = "`limits.max_drained_nodes: 0` is none";
         check.notes.push(format!("`limits.max_drained_fraction` 0: one node may still be drained; {none}"));
     }
-    if config.mode == Mode::Enforce && config.gpu.source == GpuSourceKind::Simulator {
+    let simulates = config.gpu.source == GpuSourceKind::Simulator;
+    if simulates && config.gpu.scenario.is_none() {
+        check.notes.push("`gpu.source: simulator` without `gpu.scenario`: no run judges anything".to_owned());
+    }
+    if config.mode == Mode::Enforce && simulates {
         check.notes.push("`mode: enforce` with `gpu.source: simulator` acts on made-up readings".to_owned());
     }
 }

@@ -289,6 +289,7 @@ fn faults(mut t: Table<'_, '_>, d: Faults) -> Faults {
     for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Leak) {
         said.extend(actions.said(kind.word(), word(ACTIONS)).map(|action| (*kind, action)));
     }
+    actions.elsewhere(Kind::Leak.word(), "`epilog.on_leak` says what is done about a leak");
     for (kind, _) in said.iter().filter(|(kind, action)| kind.may_be_everywhere() && *action == Action::Drain)
     {
         let why = "can come to every node at once, by an update or a setting; `limits` hold then";

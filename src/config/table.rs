@@ -128,6 +128,19 @@ impl<'t, 'c> Table<'t, 'c> {
         }
     }
 
+    /// A key that one may look for here, and that another one holds.
+    pub fn elsewhere(&mut self, key: &'static str, hint: &str) {
+        if let Some(entry) = self.entries.iter().find(|e| e.key == key) {
+            self.asked.push(key);
+            self.check.fail(
+                Some(entry.at),
+                &join(&self.path, key),
+                "unknown key".to_owned(),
+                hint.to_owned(),
+            );
+        }
+    }
+
     /// As [`Table::said`]; a key that is not said is an error.
     pub fn must<T>(&mut self, key: &'static str, reader: impl Fn(&Node<'t>) -> Result<T, Bad>) -> Option<T> {
         if !self.entries.iter().any(|e| e.key == key) {

@@ -26,11 +26,8 @@ pub fn devices(found: &Found) -> Vec<Line> {
                 )]
             }
             Some(entry) => {
-                let mend = Change::Write {
-                    file: file.clone(),
-                    line: Some(entry.line),
-                    text: "ConstrainDevices=yes".into(),
-                };
+                let how = format!("ConstrainDevices=yes in place of ConstrainDevices={}", entry.value);
+                let mend = Change::Edit { file: file.clone(), line: Some(entry.line), how };
                 let what = format!("ConstrainDevices={} ({file}, line {})", entry.value, entry.line);
                 vec![Line::warning(CHECK, what, means).mended_by([mend])]
             }
@@ -157,7 +154,7 @@ mod tests {
         }
         let lines = devices(&said("TaskPlugin", "task/affinity"));
         assert!(
-            lines[1].change[0].to_string().ends_with("TaskPlugin=task/cgroup,task/affinity"),
+            lines[1].change[0].to_string().contains(": TaskPlugin=task/cgroup,task/affinity in place"),
             "{lines:?}"
         );
     }

@@ -1,14 +1,15 @@
 //! The GPUs: whether every GRES index means one card, and whether the driver stays awake. By the driver's own files and
 //! Slurm's: no GPU is initialised.
 
-use super::look::{Found, Gpus};
+use super::gres;
+use super::look::{Found, Gpus, Runs};
 use super::report::{Change, Line};
 use crate::gpu::driver::Card;
 use crate::host::files::Look;
 use crate::model::{KnownUnit, UnitKind};
 use crate::policy::attribution::{self, Configured, Mapping};
+use crate::slurm;
 use crate::slurm::gres_conf::{self, GresConf};
-use crate::slurm::{self, gres};
 use crate::units::{GresIndex, NvmlIndex};
 use std::path::Path;
 
@@ -18,7 +19,7 @@ const MEND_PERSISTENCE: &str = "systemctl enable --now nvidia-persistenced";
 
 /// How many GPUs Slurm is told that this node has, and who says so. An error: it cannot be told.
 fn configured(found: &Found) -> Result<Option<(u32, String)>, String> {
-    let count = |text: &str| gres::gpus(text).map(|gpus| gpus.count);
+    let count = |text: &str| slurm::gres::gpus(text).map(|gpus| gpus.count);
     if let Ok(node) = &found.shown_node {
         let said = node.gres.as_deref().unwrap_or("");
         return count(said).map(|n| Some((n, format!("slurmctld has Gres={said}"))));
@@ -76,7 +77,7 @@ pub fn gpus(found: &Found) -> Vec<Line> {
         return vec![Line::unknown(CHECK, "/proc/driver/nvidia/gpus could not be read", means)];
     };
     if count == 0 {
-        let mend = add_gres(found, cards.len());
+        let mend = gres::count(found, cards.len());
         let means = "Slurm gives out no GPU here: no job is registered with one";
         return vec![Line::fault(CHECK, by, means).mended_by(mend)];
     }
@@ -87,32 +88,17 @@ pub fn gpus(found: &Found) -> Vec<Line> {
     }
     if count as usize != cards.len() {
         let means = format!("the driver has {} cards: one is missing or one is never given out", cards.len());
-        let mends = [Change::run("nvidia-smi -L")].into_iter().chain(add_gres(found, cards.len()));
+        let mends = [Change::run("nvidia-smi -L")].into_iter().chain(gres::count(found, cards.len()));
         return vec![Line::fault(CHECK, by, means).mended_by(mends)];
     }
     map(found, cards, count, &by)
-}
-
-fn add_gres(found: &Found, cards: usize) -> Vec<Change> {
-    let text = format!("NodeName={} Gres=gpu:{cards}", found.node);
-    let said = found.confs.conf().ok().filter(|_| !found.is_a_copy());
-    let entry = said.and_then(|conf| conf.node(&found.node, "gres").ok()).flatten().flatten();
-    let change = match entry {
-        Some(entry) => Change::Write {
-            file: entry.file.display().to_string(),
-            line: Some(entry.line),
-            text: format!("Gres=gpu:{cards}"),
-        },
-        None => Change::Write { file: found.conf_name(), line: None, text },
-    };
-    vec![change, Change::run("scontrol reconfigure")]
 }
 
 /// What each index means, by the very function that attributes a job's GPUs.
 fn map(found: &Found, cards: &[Card], count: u32, by: &str) -> Vec<Line> {
     const CHECK: &str = "gres";
     let file = found.beside_conf("gres.conf");
-    let detect = || Change::Write { file: file.clone(), line: None, text: "AutoDetect=nvml".to_owned() };
+    let detect = || Change::new_line(&file, "AutoDetect=nvml");
     let ok = |means: String| {
         vec![
             Line::ok("gpus", by, format!("the driver has {} cards", cards.len())),
@@ -128,14 +114,16 @@ fn map(found: &Found, cards: &[Card], count: u32, by: &str) -> Vec<Line> {
         }
         Look::Unknown(why) => return vec![Line::unknown(CHECK, why, "which card an index is, is not known")],
     };
-    let detects = text.to_ascii_lowercase().contains("autodetect=nvml");
-    if detects && found.version().is_some_and(|version| version >= NAMES_UUIDS) {
+    if gres::asks_nvml(text, &found.node) && found.version().is_some_and(|version| version >= NAMES_UUIDS) {
         return ok("slurmd detects the cards and names them to the Prolog by UUID".to_owned());
     }
     let means = "a job that is registered by index is not attributed, and so not judged";
+    let mut minors: Vec<u32> = cards.iter().filter_map(|c| c.minor.measured()).map(|m| m.0).collect();
+    minors.sort_unstable();
+    let by_hand = || gres::by_hand(&file, text, &found.node, &minors);
     let listed = match conf.map(&found.node) {
         Ok(map) => map,
-        Err(why) => return vec![Line::fault(CHECK, why, means).mended_by([detect()])],
+        Err(why) => return vec![Line::fault(CHECK, why, means).mended_by(by_hand())],
     };
     if let Some(line) = missing_file(&listed, cards) {
         return vec![line];
@@ -154,12 +142,8 @@ fn map(found: &Found, cards: &[Card], count: u32, by: &str) -> Vec<Line> {
     }
     let list: Vec<String> = unknown.iter().map(u32::to_string).collect();
     let what = format!("{file}: index {} is no card for certain", list.join(", "));
-    let (why, mend) = why_not(&found.node, cards, &mapping, count);
-    vec![Line::fault(CHECK, what, format!("{why}: {means}")).mended_by([Change::Write {
-        file,
-        line: None,
-        text: mend,
-    }])]
+    let why = why_not(cards, &mapping, count);
+    vec![Line::fault(CHECK, what, format!("{why}: {means}")).mended_by(by_hand())]
 }
 
 /// A device file that gres.conf names and no card has.
@@ -199,17 +183,10 @@ fn indices(known: &[KnownUnit], mapping: &Mapping, count: u32) -> String {
     (0..count).filter_map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// Why an index is not known, and the lines that would make it known.
-fn why_not(node: &str, cards: &[Card], mapping: &Mapping, count: u32) -> (String, String) {
-    let minors: Vec<u32> = cards.iter().filter_map(|c| c.minor.measured()).map(|m| m.0).collect();
-    let by_hand = |node: &str| {
-        let mut sorted = minors.clone();
-        sorted.sort_unstable();
-        let list: Vec<String> = sorted.iter().map(u32::to_string).collect();
-        format!("NodeName={node} AutoDetect=off Name=gpu File=/dev/nvidia[{}]", list.join(","))
-    };
-    let in_order = minors.iter().enumerate().all(|(at, minor)| at as u32 == *minor);
-    let why = match mapping {
+/// Why an index is not known.
+fn why_not(cards: &[Card], mapping: &Mapping, count: u32) -> String {
+    let in_order = (0..).zip(cards).all(|(at, card)| card.minor.measured().is_none_or(|minor| minor.0 == at));
+    match mapping {
         Mapping::AutoDetected(Configured::Count(n)) if *n != count => {
             format!("gres.conf counts {n} GPUs, Slurm {count}")
         }
@@ -224,8 +201,7 @@ fn why_not(node: &str, cards: &[Card], mapping: &Mapping, count: u32) -> (String
             format!("gres.conf names {} device files", files.len())
         }
         Mapping::Minors(_) | Mapping::Unknown => "a device file is none of a card".to_owned(),
-    };
-    (why, by_hand(node))
+    }
 }
 
 /// Whether the driver stays initialised while nobody uses a GPU.
@@ -239,8 +215,13 @@ pub fn persistence(found: &Found) -> Vec<Line> {
             "a look takes no initialisation: 10 s are enough",
         )];
     }
+    let runs = found.state.as_ref().map(|state| &state.runs);
+    if let Some(Runs::Seen { newest_ms: Some(_), persistent: true, .. }) = runs {
+        let means = "a look takes no initialisation: 10 s are enough; what `nvidia-smi -pm 1` sets is gone at the next boot";
+        return vec![Line::ok(CHECK, "the last run that read it found persistence mode on", means)];
+    }
     let means = "each first touch initialises every GPU: a look may take 35 s instead of 10, and after a job nothing is \
-                 checked for what it left; where `nvidia-smi -pm 1` was given this cannot be seen from here";
+                 checked for what it left; where `nvidia-smi -pm 1` was given since, the next run sees it";
     let mend = Change::run(MEND_PERSISTENCE);
     vec![Line::warning(CHECK, "nvidia-persistenced does not run", means).mended_by([mend])]
 }
@@ -326,12 +307,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_named_otherwise_is_changed_where_it_stands() {
+        let mends = |text: &str| {
+            let mut found = right();
+            gres(&mut found, text);
+            gpus(&found).iter().flat_map(|l| &l.change).map(Change::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let all = "/dev/nvidia[0,1,2,3]";
+        let few = mends("NodeName=n1 Name=gpu File=/dev/nvidia[0-2]\n");
+        assert_eq!(
+            few,
+            format!("in /etc/slurm/gres.conf, line 1: File={all} in place of File=/dev/nvidia[0-2]")
+        );
+        let none = mends("NodeName=n1 Name=gpu Count=4\n");
+        assert_eq!(none, format!("in /etc/slurm/gres.conf, line 1: File={all} added, Count=4 left out"));
+        let mut found = right();
+        seen(&mut found).cards = Some(cards(&[0, 1, 2]));
+        let lines = gpus(&found);
+        let whole: Vec<String> = lines[0].change.iter().map(Change::to_string).collect();
+        assert!(
+            whole.iter().any(|line| line.contains("Gres=gpu:h100:3 in place of Gres=gpu:h100:4")),
+            "{whole:?}"
+        );
+        assert!(!whole.iter().any(|line| line.contains("a new line: NodeName")), "{whole:?}");
+    }
+
+    #[test]
     fn from_25_11_on_uuids_need_no_map() {
         let mut found = right();
         gres(&mut found, "AutoDetect=nvml\n");
         seen(&mut found).cards = Some(cards(&[1, 0, 2, 3]));
         found.shown = super::super::testing::shown("PrologFlags", "Alloc", "25.11.0");
         assert_eq!(level(&found), Level::Ok);
+        for other in ["# AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-2]\n", "NodeName=n2 AutoDetect=nvml\n"]
+        {
+            gres(&mut found, other);
+            assert_eq!(level(&found), Level::Fault, "{other}");
+        }
     }
 
     #[test]
@@ -381,5 +393,21 @@ mod tests {
         let lines = persistence(&found);
         assert_eq!(levels_of(&lines), [Level::Warning]);
         assert_eq!(lines[0].change[0].to_string(), "run: systemctl enable --now nvidia-persistenced");
+    }
+
+    #[test]
+    fn persistence_without_the_daemon_is_as_a_run_of_this_boot_read_it() {
+        for (read, this_boot, want) in
+            [(true, true, Level::Ok), (true, false, Level::Warning), (false, true, Level::Warning)]
+        {
+            let mut found = right();
+            seen(&mut found).persistenced = false;
+            let Runs::Seen { newest_ms, persistent, .. } = &mut found.state.as_mut().unwrap().runs else {
+                panic!("a run was seen");
+            };
+            *persistent = read;
+            *newest_ms = newest_ms.filter(|_| this_boot);
+            assert_eq!(levels_of(&persistence(&found)), [want], "{read} {this_boot}");
+        }
     }
 }

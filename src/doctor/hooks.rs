@@ -1,14 +1,18 @@
 //! Prolog and Epilog: whether ours are among what slurmd runs, in the right place, and whether all of it can be run: one
 //! file that cannot ends the others, and drains the node.
 
-use super::look::{Found, Matched, Script};
+use super::look::Found;
 use super::report::{Change, Line};
+use super::scripts::{Matched, Script};
 use super::settings::{Key, prolog_flags};
-use crate::host::files::Look;
+use crate::host::files::{FileFacts, Look};
 use std::path::Path;
 
 /// The release from which RunInJob tells the right node's GPUs.
 const RUN_IN_JOB_IS_RIGHT: (u16, u16) = (25, 11);
+
+/// Where hooks/single-script/ says that its script goes.
+const ONE_SCRIPT: &str = "/etc/slurm/site-then-gpu-reaper-hc.sh";
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +114,7 @@ fn hook(found: &Found, which: Which) -> Vec<Line> {
                     "no file has such a name: slurmd takes that for {} that failed, and drains the node",
                     which.one()
                 );
-                lines.push(Line::fault(check, what, means).mended_by(install(which, &folder_of(pattern))));
+                lines.push(Line::fault(check, what, means).mended_by(put(found, which, pattern, false)));
             }
             Ok(scripts) => {
                 lines.extend(scripts.iter().filter_map(|script| runnable(found, which, script)));
@@ -118,9 +122,39 @@ fn hook(found: &Found, which: Which) -> Vec<Line> {
             }
         }
     }
-    let pattern = which.patterns(found).first().map_or(folder, |matched| folder_of(&matched.pattern));
-    lines.extend(ours(which, &order, unread, &pattern));
+    lines.extend(ours(found, which, &order, unread));
     lines
+}
+
+/// The pattern whose folder a file of ours goes to; where each names one file, the last, which stands for the site's.
+fn place(found: &Found, which: Which) -> &str {
+    let patterns = || which.patterns(found).iter().map(|matched| matched.pattern.as_str());
+    patterns().find(|pattern| !is_one_file(pattern)).or(patterns().next_back()).unwrap_or("/etc/slurm/*")
+}
+
+fn is_one_file(pattern: &str) -> bool {
+    !pattern.contains(['*', '?', '['])
+}
+
+/// Puts ours where slurmd runs it by this pattern. Of one file nothing beside it is run: a script in its place runs both.
+fn put(found: &Found, which: Which, pattern: &str, is_there: bool) -> Vec<Change> {
+    if !is_one_file(pattern) {
+        return install(which, &folder_of(pattern)).to_vec();
+    }
+    let (check, key) = (which.check(), which.key());
+    let mut changes = install(which, &format!("/etc/slurm/{check}.d")).to_vec();
+    // Both hooks are this one script, which may have been given the other's name already.
+    changes.push(Change::run(format!(
+        "[ -e {ONE_SCRIPT} ] || install -D -m 0755 hooks/single-script/site-then-gpu-reaper-hc.sh {ONE_SCRIPT}"
+    )));
+    if is_there {
+        let how = format!("site_{check}={pattern} in place of site_{check}=");
+        changes.push(Change::Edit { file: ONE_SCRIPT.to_owned(), line: None, how });
+    }
+    if pattern != ONE_SCRIPT {
+        changes.extend(found.rewrite(key, ONE_SCRIPT));
+    }
+    changes
 }
 
 fn folder_of(pattern: &str) -> String {
@@ -188,7 +222,7 @@ fn runnable(found: &Found, which: Which, script: &Script) -> Option<Line> {
 }
 
 /// Ours among all that run, in their order.
-fn ours(which: Which, order: &[&Script], unread: bool, folder: &str) -> Vec<Line> {
+fn ours(found: &Found, which: Which, order: &[&Script], unread: bool) -> Vec<Line> {
     if order.is_empty() && !unread {
         // That no file has the name is a fault already.
         return vec![];
@@ -202,7 +236,15 @@ fn ours(which: Which, order: &[&Script], unread: bool, folder: &str) -> Vec<Line
             return vec![Line::unknown(check, format!("not every file of {key} could be read"), means)];
         }
         let what = format!("none of the {} files of {key} names gpu-reaper-hc", order.len());
-        return vec![Line::warning(check, what, which.without()).mended_by(install(which, folder))];
+        let pattern = place(found, which);
+        let means = match is_one_file(pattern) {
+            true => format!(
+                "{}; slurmd runs nothing beside `{pattern}`: hooks/single-script/ has a script that runs it and then ours",
+                which.without()
+            ),
+            false => which.without().to_owned(),
+        };
+        return vec![Line::warning(check, what, means).mended_by(put(found, which, pattern, true))];
     };
     let script = order[*last];
     let path = script.path.display();
@@ -222,22 +264,8 @@ fn ours(which: Which, order: &[&Script], unread: bool, folder: &str) -> Vec<Line
         let mend = Change::run(format!("install -m 0755 target/release/gpu-reaper-hc {program}"));
         lines.push(Line::fault(check, format!("`{path}`"), means).mended_by([mend]));
     }
-    let after: Vec<String> = order[last + 1..].iter().map(|s| format!("`{}`", s.path.display())).collect();
-    if which == Which::Epilog && !after.is_empty() {
-        let means = format!(
-            "slurmd runs {} after it: that ours came says nothing of those, and a drain is lifted though one of them \
-             failed",
-            after.join(", ")
-        );
-        let to = Path::new(folder).join(which.file());
-        let first = Change::run(format!("mv {path} {}", to.display()));
-        let rest = order[last + 1..].iter().filter(|s| s.path <= to).map(|s| {
-            let name = s.path.file_name().unwrap_or_default().to_string_lossy();
-            Change::run(format!("mv {} {folder}/10-{name}", s.path.display()))
-        });
-        let first = Some(first).filter(|_| script.path != to);
-        lines.push(Line::warning(check, format!("`{path}`"), means).mended_by(rest.chain(first)));
-    }
+    lines.extend(called(found, which, script));
+    lines.extend(after(found, which, script, &order[last + 1..]));
     if lines.is_empty() {
         let others = order.len() - places.len();
         let means = match (which, others) {
@@ -250,6 +278,65 @@ fn ours(which: Which, order: &[&Script], unread: bool, folder: &str) -> Vec<Line
         lines.push(Line::ok(check, format!("`{path}`"), means));
     }
     lines
+}
+
+/// The hooks that a script of the site's calls: whether one of them can be run.
+fn called(found: &Found, which: Which, script: &Script) -> Option<Line> {
+    let check = which.check();
+    let uid = found.slurmd_uid().unwrap_or(0);
+    let is_this = |(path, _): &&(_, _)| {
+        let path: &std::path::PathBuf = path;
+        path.display().to_string().contains(check)
+    };
+    let hooks: Vec<_> = script.hooks.iter().filter(is_this).collect();
+    let runs = |facts: &Look<FileFacts>| facts.is().is_some_and(|file| file.regular && file.runs_for(uid));
+    if hooks.iter().any(|(_, facts)| runs(facts)) {
+        return None;
+    }
+    let (hook, facts) = hooks.first()?;
+    let (what, hook) = (format!("`{}`", script.path.display()), hook.display());
+    Some(match facts {
+        Look::Unknown(why) => {
+            let why = format!("{what} calls `{hook}`: {why}");
+            Line::unknown(check, why, "whether that is there is not known")
+        }
+        Look::NotThere => {
+            let means = format!("it calls `{hook}`, which does not exist: {}", which.without());
+            let mend = format!("install -D -m 0755 hooks/{check}.d/{} {hook}", which.file());
+            Line::fault(check, what, means).mended_by([Change::run(mend)])
+        }
+        Look::Is(_) => {
+            let means = format!("it calls `{hook}`, which cannot be executed: {}", which.without());
+            Line::fault(check, what, means).mended_by([Change::run(format!("chmod 0755 {hook}"))])
+        }
+    })
+}
+
+/// What runs after our Epilog.
+fn after(found: &Found, which: Which, script: &Script, rest: &[&Script]) -> Option<Line> {
+    if which != Which::Epilog || rest.is_empty() {
+        return None;
+    }
+    let names: Vec<String> = rest.iter().map(|s| format!("`{}`", s.path.display())).collect();
+    let means = format!(
+        "slurmd runs {} after it: that ours came says nothing of those, and a drain is lifted though one of them failed",
+        names.join(", ")
+    );
+    let path = script.path.display();
+    let line = Line::warning(which.check(), format!("`{path}`"), means);
+    let pattern = place(found, which);
+    if is_one_file(pattern) {
+        let how = format!("the line Epilog={path} below every other Epilog=");
+        return Some(line.mended_by([Change::Edit { file: found.conf_name(), line: None, how }]));
+    }
+    let folder = folder_of(pattern);
+    let to = Path::new(&folder).join(which.file());
+    let first = Some(Change::run(format!("mv {path} {}", to.display()))).filter(|_| script.path != to);
+    let others = rest.iter().filter(|s| s.path <= to).map(|s| {
+        let name = s.path.file_name().unwrap_or_default().to_string_lossy();
+        Change::run(format!("mv {} {folder}/10-{name}", s.path.display()))
+    });
+    Some(line.mended_by(others.chain(first)))
 }
 
 /// When the Prolog runs, and where.
@@ -293,7 +380,7 @@ pub fn flags(found: &Found) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::super::report::Level;
-    use super::super::testing::{hook_script, level_of, levels_of, right, said, script};
+    use super::super::testing::{hook_script, level_of, levels_of, named, right, said, script};
     use super::*;
 
     fn with(which: Which, scripts: Vec<Script>) -> Vec<Line> {
@@ -401,6 +488,58 @@ mod tests {
         // A Prolog may stand anywhere.
         let anywhere = with(Which::Prolog, vec![hook_script("prolog"), other("00-a")]);
         assert_eq!(levels_of(&anywhere), [Level::Ok]);
+    }
+
+    /// A site whose Prolog is this one file.
+    fn one_file(scripts: Vec<Script>) -> Vec<Line> {
+        let mut found = right();
+        found.confs.used = Some(named("/etc/slurm/slurm.conf", "Prolog=/etc/slurm/prolog.sh\n"));
+        found.prolog = vec![Matched { pattern: "/etc/slurm/prolog.sh".into(), scripts: Ok(scripts) }];
+        prolog(&found)
+    }
+
+    #[test]
+    fn beside_one_file_nothing_is_run_so_that_a_script_runs_both() {
+        let mends = |lines: &[Line]| lines[0].change.iter().map(Change::to_string).collect::<Vec<_>>();
+        let theirs = one_file(vec![script("/etc/slurm/prolog.sh")]);
+        assert_eq!(levels_of(&theirs), [Level::Warning]);
+        assert!(theirs[0].means.contains("hooks/single-script/"), "{theirs:?}");
+        let put = [
+            "run: install -D -m 0755 hooks/prolog.d/50-gpu-reaper-hc.sh /etc/slurm/prolog.d/50-gpu-reaper-hc.sh",
+            "run: [ -e /etc/slurm/site-then-gpu-reaper-hc.sh ] || install -D -m 0755 \
+             hooks/single-script/site-then-gpu-reaper-hc.sh /etc/slurm/site-then-gpu-reaper-hc.sh",
+            "in /etc/slurm/site-then-gpu-reaper-hc.sh: site_prolog=/etc/slurm/prolog.sh in place of site_prolog=",
+            "in /etc/slurm/slurm.conf, line 1: Prolog=/etc/slurm/site-then-gpu-reaper-hc.sh in place of \
+             Prolog=/etc/slurm/prolog.sh",
+            "run: scontrol reconfigure",
+        ];
+        assert_eq!(mends(&theirs), put);
+        let gone = one_file(vec![]);
+        assert_eq!(levels_of(&gone), [Level::Fault]);
+        assert_eq!(mends(&gone), [&put[..2], &put[3..]].concat(), "no script of the site's to run");
+    }
+
+    #[test]
+    fn a_script_that_calls_our_hook_is_no_better_than_that_hook() {
+        let hook = "/etc/slurm/prolog.d/50-gpu-reaper-hc.sh";
+        let with = |facts: Look<FileFacts>| {
+            let mut one = script("/etc/slurm/prolog.sh");
+            one.text =
+                Look::Is(include_str!("../../hooks/single-script/site-then-gpu-reaper-hc.sh").to_owned());
+            let other = ("/etc/slurm/epilog.d/00-gpu-reaper-hc.sh".into(), Look::NotThere);
+            one.hooks = vec![other, (hook.into(), facts)];
+            one_file(vec![one])
+        };
+        let there = script(hook).facts;
+        assert_eq!(levels_of(&with(there.clone())), [Level::Ok]);
+        let gone = with(Look::NotThere);
+        assert_eq!(levels_of(&gone), [Level::Fault]);
+        let mend = format!("run: install -D -m 0755 hooks/prolog.d/50-gpu-reaper-hc.sh {hook}");
+        assert_eq!(gone[0].change[0].to_string(), mend);
+        assert_eq!(levels_of(&with(Look::Unknown("no".into()))), [Level::Unknown]);
+        let Look::Is(file) = there else { panic!("a file") };
+        let dull = with(Look::Is(FileFacts { mode: 0o644, ..file }));
+        assert_eq!(dull[0].change[0].to_string(), format!("run: chmod 0755 {hook}"));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! their limit, the rest by a process of its own that is left where it hangs.
 
 use super::daemon::{self, Slurmd};
+use super::scripts::{Matched, SCRIPT_BYTES, Script, matched};
 use crate::config::{Config, ConfigError, SlurmSource};
 use crate::deliver::journal;
 use crate::gpu::driver::{self, Card};
 use crate::host::files::{self, Disk, FileFacts, Look};
 use crate::host::{Proc, aside};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Remembered};
 use crate::lock::{self, Before, Last};
 use crate::model::{Cadence, Now};
 use crate::place::Place;
@@ -15,7 +16,7 @@ use crate::reading::Reading;
 use crate::slurm::command::{Program, Site};
 use crate::slurm::conf::Conf;
 use crate::slurm::shown::{Shown, ShownNode};
-use crate::slurm::{Answer, Slurm};
+use crate::slurm::{Answer, NoAnswer, Slurm};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,8 +25,6 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(5);
 /// How long one of Slurm's commands may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(6);
-/// So much of a script is read.
-const SCRIPT_BYTES: u64 = 256 << 10;
 /// Where slurmd and the commands look where nobody says where: the usual default, and a configless node's copy.
 pub const DEFAULT_CONFS: [&str; 2] = ["/etc/slurm/slurm.conf", CONFIGLESS];
 /// A configless node's copy.
@@ -162,73 +161,6 @@ impl Confs {
     }
 }
 
-/// A program or script that slurmd starts.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Script {
-    /// Its name.
-    pub path: PathBuf,
-    /// The file.
-    pub facts: Look<FileFacts>,
-    /// Its text, where it is one; a program's holds a NUL.
-    pub text: Look<String>,
-    /// Who could put something else in its place.
-    pub changeable: Look<Option<String>>,
-    /// The programs of ours that it names, and whether each may be there: `false` is certain.
-    pub names: Vec<(PathBuf, bool)>,
-}
-
-impl Script {
-    fn look(path: &Path) -> Script {
-        let text = files::head(path, SCRIPT_BYTES);
-        let names = text.is().map_or(vec![], |text| programs_in(text));
-        let there = |path: PathBuf| {
-            let may_be_there = files::facts(&path) != Look::NotThere;
-            (path, may_be_there)
-        };
-        Script {
-            path: path.to_owned(),
-            facts: files::facts(path),
-            names: names.into_iter().map(there).collect(),
-            text,
-            changeable: files::changeable(path),
-        }
-    }
-
-    /// Its text, where it is a script: lines that are no comment.
-    pub fn words(&self) -> Option<String> {
-        let text = self.text.is().filter(|text| !text.contains('\0'))?;
-        let said = |line: &&str| !line.trim_start().starts_with('#');
-        Some(text.lines().filter(said).collect::<Vec<_>>().join("\n"))
-    }
-}
-
-/// Absolute names of this program in a script.
-pub fn programs_in(text: &str) -> Vec<PathBuf> {
-    if text.contains('\0') {
-        return vec![];
-    }
-    let in_name = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
-    let words = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-    let words = words.flat_map(|line| line.split(move |c| !in_name(c)));
-    let ours = |word: &&str| {
-        let word = word.trim_start_matches('-');
-        word.starts_with('/') && word.ends_with("/gpu-reaper-hc")
-    };
-    let mut found: Vec<PathBuf> = words.filter(ours).map(|w| w.trim_start_matches('-').into()).collect();
-    found.sort();
-    found.dedup();
-    found
-}
-
-/// The files of one Prolog= or Epilog=.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Matched {
-    /// As it is written.
-    pub pattern: String,
-    /// In the order in which slurmd runs them: the last name first.
-    pub scripts: Result<Vec<Script>, String>,
-}
-
 /// The GPUs, without asking the driver's library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Gpus {
@@ -280,6 +212,8 @@ pub enum Runs {
         amiss: bool,
         /// Whether it goes on now.
         running: bool,
+        /// Whether persistence mode was on when a run last read it.
+        persistent: bool,
     },
 }
 
@@ -296,6 +230,22 @@ pub struct Others {
     pub crons: Vec<(PathBuf, Look<String>)>,
 }
 
+impl Others {
+    /// NHC's checks.
+    pub fn nhc_confs(&self) -> impl Iterator<Item = (&Path, &Look<String>)> {
+        self.nhc_files().filter(|(path, _)| path.ends_with("nhc.conf"))
+    }
+
+    /// What NHC reads before them, as a shell does.
+    pub fn nhc_settings(&self) -> impl Iterator<Item = (&Path, &Look<String>)> {
+        self.nhc_files().filter(|(path, _)| !path.ends_with("nhc.conf"))
+    }
+
+    fn nhc_files(&self) -> impl Iterator<Item = (&Path, &Look<String>)> {
+        self.nhc_texts.iter().map(|(path, text)| (path.as_path(), text))
+    }
+}
+
 /// Looks at everything.
 pub fn look(asked: &Asked) -> Found {
     let Asked { config, place, .. } = *asked;
@@ -306,20 +256,24 @@ pub fn look(asked: &Asked) -> Found {
     let find = || daemon::find(&Proc::default(), place.node.as_str());
     let slurmd = aside(LIMIT, find).unwrap_or_else(|| Slurmd::Unknown(no_answer()));
     let confs = aside(LIMIT, || confs(config, &slurmd)).unwrap_or_else(no_confs);
-    let shown = slurm.shown_config();
+    let us = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/gpu-reaper-hc"));
+    let rights = aside(LIMIT, || rights(asked, &us, &slurm));
+    // Whoever runs a command looks for it first, and would wait as long as that look did.
+    let silence = NoAnswer::Unavailable { program: "scontrol", why: no_answer() };
+    let shown = if rights.is_some() { slurm.shown_config() } else { Err(silence.clone()) };
     let shown_node = match &shown {
         Ok(_) => slurm.shown_node(),
         Err(silence) => Err(silence.clone()),
     };
-    let us = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/sbin/gpu-reaper-hc"));
-    let token = config.slurm.token_file.clone().filter(|_| config.slurm.source == SlurmSource::Rest);
+    let release = if rights.is_some() { slurm.release() } else { Err(silence) };
+    let rights = rights.unwrap_or_else(|| no_rights(asked));
     let mut found = Found {
         node: place.node.to_string(),
         config: config.clone(),
         errors: asked.errors.to_vec(),
         config_file: asked.config_file.to_owned(),
-        config_changeable: files::changeable(asked.config_file),
-        us_facts: files::facts(&us),
+        config_changeable: rights.config_changeable,
+        us_facts: rights.us_facts,
         us,
         // SAFETY: geteuid takes nothing and cannot fail.
         root: unsafe { libc::geteuid() } == 0,
@@ -327,19 +281,52 @@ pub fn look(asked: &Asked) -> Found {
         confs,
         shown,
         shown_node,
-        commands: Program::ALL.map(|program| (program.name(), slurm.command(program))).to_vec(),
-        release: slurm.release(),
+        commands: Program::ALL.into_iter().map(Program::name).zip(rights.commands).collect(),
+        release,
         program: None,
         prolog: vec![],
         epilog: vec![],
         gpus: aside(LIMIT, gpus),
         state: aside(LIMIT, || state(place, asked.now)),
         others: aside(LIMIT, others),
-        token: token.map(|path| (path.clone(), files::facts(&path))),
+        token: rights.token,
         journal: journal::listens(),
     };
     scripts(&mut found);
     found
+}
+
+/// What files that root runs or believes say of themselves.
+#[derive(Serialize, Deserialize)]
+struct Rights {
+    config_changeable: Look<Option<String>>,
+    us_facts: Look<FileFacts>,
+    token: Option<(PathBuf, Look<FileFacts>)>,
+    /// In the order of [`Program::ALL`].
+    commands: Vec<Result<PathBuf, String>>,
+}
+
+/// The file of a token that is used.
+fn token_file(config: &Config) -> Option<PathBuf> {
+    config.slurm.token_file.clone().filter(|_| config.slurm.source == SlurmSource::Rest)
+}
+
+fn rights(asked: &Asked, us: &Path, slurm: &Slurm) -> Rights {
+    Rights {
+        config_changeable: files::changeable(asked.config_file),
+        us_facts: files::facts(us),
+        token: token_file(asked.config).map(|path| (path.clone(), files::facts(&path))),
+        commands: Program::ALL.into_iter().map(|program| slurm.command(program)).collect(),
+    }
+}
+
+fn no_rights(asked: &Asked) -> Rights {
+    Rights {
+        config_changeable: Look::Unknown(no_answer()),
+        us_facts: Look::Unknown(no_answer()),
+        token: token_file(asked.config).map(|path| (path, Look::Unknown(no_answer()))),
+        commands: Program::ALL.into_iter().map(|_| Err(no_answer())).collect(),
+    }
 }
 
 /// The scripts are known once the settings are.
@@ -357,35 +344,17 @@ fn scripts(found: &mut Found) {
     let seen = aside(LIMIT, look);
     let unseen = || {
         let silent_all = |patterns: &[String]| patterns.iter().cloned().map(silent).collect();
-        (name.map(|name| unseen_script(Path::new(name))), silent_all(&prolog), silent_all(&epilog))
+        (
+            name.map(|name| Script::unseen(Path::new(name), &no_answer())),
+            silent_all(&prolog),
+            silent_all(&epilog),
+        )
     };
     (found.program, found.prolog, found.epilog) = seen.unwrap_or_else(unseen);
 }
 
 fn no_answer() -> String {
     format!("no answer within {} s: a file server that is gone, or a driver that hangs", LIMIT.as_secs())
-}
-
-fn unseen_script(path: &Path) -> Script {
-    Script {
-        path: path.to_owned(),
-        facts: Look::Unknown(no_answer()),
-        text: Look::Unknown(no_answer()),
-        changeable: Look::Unknown(no_answer()),
-        names: vec![],
-    }
-}
-
-/// slurmd takes a pattern without a folder from beside slurm.conf. It runs what glob(3) gives from the end
-/// (slurm's prep_script_slurmd.c).
-fn matched(pattern: &str, beside: Option<&Path>) -> Matched {
-    let whole = beside.unwrap_or(Path::new("/")).join(pattern);
-    let files = match (files::matching(&whole.display().to_string()), files::facts(&whole)) {
-        (Ok(none), Look::Unknown(why)) if none.is_empty() => Err(why),
-        (files, _) => files,
-    };
-    let scripts = files.map(|files| files.iter().rev().map(|file| Script::look(file)).collect());
-    Matched { pattern: pattern.to_owned(), scripts }
 }
 
 fn confs(config: &Config, slurmd: &Slurmd) -> Confs {
@@ -476,6 +445,7 @@ fn runs(place: &Place, now: &Now) -> Result<Runs, String> {
         Reading::Measured(Cadence { median_ms, p90_ms }) => Some((median_ms, p90_ms)),
         Reading::Absent(_) => None,
     };
+    let persistent = is_persistent(&ledger.remembered().map_err(|e| e.to_string())?);
     let last =
         lock::last(&place.dir).map_err(|e| format!("`{}`: {e}", place.dir.join("run.lock").display()))?;
     let killed_in = match &last {
@@ -488,7 +458,13 @@ fn runs(place: &Place, now: &Now) -> Result<Runs, String> {
         killed_in,
         amiss: last == Some(Last::Over(Before::EndedAmiss)),
         running: last == Some(Last::Running),
+        persistent,
     })
+}
+
+/// As the runs remember it.
+fn is_persistent(remembered: &Remembered) -> bool {
+    remembered.get("node", "persistence-mode") == Some(1)
 }
 
 fn others() -> Others {
@@ -521,37 +497,42 @@ fn texts(names: &[&str]) -> Vec<(PathBuf, Look<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Opening;
+    use crate::units::{BootMs, NodeName, WallMs};
 
     #[test]
-    fn the_program_that_a_hook_calls_is_found_in_its_text() {
-        let table: [(&str, &[&str]); 6] = [
-            (include_str!("../../hooks/prolog.d/50-gpu-reaper-hc.sh"), &["/usr/sbin/gpu-reaper-hc"]),
-            ("exec \"/opt/a b/gpu-reaper-hc\" prolog\n", &[]),
-            ("/opt/x/gpu-reaper-hc epilog; /opt/x/gpu-reaper-hc epilog\n", &["/opt/x/gpu-reaper-hc"]),
-            ("# /opt/x/gpu-reaper-hc\ngpu-reaper-hc prolog\n", &[]),
-            ("/etc/slurm/prolog.d/50-gpu-reaper-hc.sh\n", &[]),
-            ("\u{7f}ELF\0/usr/sbin/gpu-reaper-hc", &[]),
-        ];
-        for (text, want) in table {
-            let want: Vec<PathBuf> = want.iter().map(PathBuf::from).collect();
-            assert_eq!(programs_in(text), want, "{text}");
-        }
+    fn rights_that_gave_no_answer_are_unknown_and_no_fault() {
+        let mut config = crate::config::defaults();
+        config.slurm.source = SlurmSource::Rest;
+        config.slurm.token_file = Some("/etc/token".into());
+        let place = Place { dir: "/nowhere".into(), node: NodeName::new("n1").unwrap() };
+        let now = Now { boot_id: "b".into(), boot: BootMs(1), wall: WallMs(1) };
+        let file = Path::new("/etc/x.yaml");
+        let none =
+            no_rights(&Asked { config: &config, errors: &[], config_file: file, place: &place, now: &now });
+        let mut found = super::super::testing::right();
+        found.commands = Program::ALL.into_iter().map(Program::name).zip(none.commands).collect();
+        (found.config_changeable, found.us_facts, found.token) =
+            (none.config_changeable, none.us_facts, none.token);
+        assert_eq!(found.token.as_ref().unwrap().0, Path::new("/etc/token"));
+        use super::super::{reach, report::Level, state};
+        let lines: Vec<_> = state::configuration(&found).into_iter().chain(reach::commands(&found)).collect();
+        let of = |level| lines.iter().filter(|line| line.level == level).count();
+        assert_eq!((of(Level::Unknown), of(Level::Ok)), (2 + 4, 1), "all but the version: {lines:#?}");
     }
 
     #[test]
-    fn scripts_are_run_from_the_last_name_to_the_first() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("epilog.d")).unwrap();
-        for name in ["00-a", "50-b", "9-c"] {
-            std::fs::write(folder.path().join("epilog.d").join(name), "#!/bin/sh\n").unwrap();
+    fn persistence_is_read_where_the_runs_keep_it() {
+        for value in [0, 1, 2] {
+            let folder = tempfile::tempdir().unwrap();
+            let now = Now { boot_id: "b".into(), boot: BootMs(1), wall: WallMs(1) };
+            let opening = Opening { wait: Duration::from_secs(5), max_bytes: 64 << 20 };
+            let node = NodeName::new("n1").unwrap();
+            let mut ledger = Ledger::open(folder.path(), &node, &now, opening).unwrap();
+            ledger.remember(&[("node".to_owned(), "persistence-mode", value)]).unwrap();
+            let remembered = ledger.remembered().unwrap();
+            assert_eq!(is_persistent(&remembered), value == 1);
+            assert_eq!(is_persistent(&remembered), crate::run::faults::is_persistent(&remembered));
         }
-        let names = |matched: &Matched| -> Vec<String> {
-            let scripts = matched.scripts.as_ref().unwrap().iter();
-            scripts.map(|s| s.path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
-        };
-        let whole = matched(&format!("{}/epilog.d/*", folder.path().display()), None);
-        assert_eq!(names(&whole), ["9-c", "50-b", "00-a"]);
-        let beside = matched("epilog.d/5*", Some(folder.path()));
-        assert_eq!(names(&beside), ["50-b"]);
     }
 }

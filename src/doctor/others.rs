@@ -2,7 +2,8 @@
 
 use super::look::{Found, Others};
 use super::report::{Change, Line};
-use super::slot::assigned;
+use super::settings::Key;
+use super::slot::{self, assigned};
 use crate::host::files::Look;
 use crate::policy::reason::PREFIX;
 use std::path::Path;
@@ -18,15 +19,16 @@ pub fn others(found: &Found) -> Vec<Line> {
             "whether others lift drains is not known",
         )];
     };
-    let mut lines: Vec<Line> = nhc(others).into_iter().collect();
-    let script =
-        found.program.iter().filter_map(|program| Some((program.path.as_path(), program.text.is()?)));
+    let mut lines: Vec<Line> = in_slot(found).into_iter().collect();
     let crons = others.crons.iter().filter_map(|(path, text)| Some((path.as_path(), text.is()?)));
-    let guard = |line: &str| {
-        format!("sinfo -hn \"$SLURMD_NODENAME\" -o %E | grep -q '^{}' || {line}", PREFIX.trim_end())
-    };
-    lines.extend(script.filter_map(|(path, text)| resumes(path, text, guard)));
-    lines.extend(crons.filter_map(|(path, text)| resumes(path, text, |line| format!("# {line}"))));
+    lines.extend(crons.filter_map(|(path, text)| {
+        let off = |line: &str, number| Change::Write {
+            file: path.display().to_string(),
+            line: Some(number),
+            text: format!("# {line}"),
+        };
+        resumes(path, text, off)
+    }));
     for (path, text) in &others.crons {
         if let Look::Unknown(why) = text {
             let what = format!("`{}`: {why}", path.display());
@@ -34,13 +36,47 @@ pub fn others(found: &Found) -> Vec<Line> {
         }
     }
     if lines.is_empty() {
-        lines.push(Line::ok(
-            CHECK,
-            "neither the slot nor cron brings nodes back",
-            "nobody here lifts a drain of ours",
-        ));
+        let what = "neither what stands in the slot nor /etc/crontab, /etc/cron.d and root's crontab bring nodes back";
+        let means = "not looked at: crontabs of other users, cron.hourly and its like, systemd's timers, what those call, \
+                     other hosts";
+        lines.push(Line::ok(CHECK, what, means));
     }
-    lines
+    nhc(others).into_iter().chain(lines).collect()
+}
+
+/// The program in the slot, where it is a script.
+fn in_slot(found: &Found) -> Option<Line> {
+    const MEANS: &str = "whether what stands in the slot brings nodes back is not known";
+    let unknown = |why: String| Some(Line::unknown(CHECK, why, MEANS));
+    let script = match (found.key("HealthCheckProgram"), &found.program) {
+        (Key::Unset, _) => return None,
+        (Key::Unknown(why), _) => return unknown(why),
+        (Key::Said(said), None) => return unknown(format!("`{}` was not looked at", said.value)),
+        (Key::Said(_), Some(script)) => script,
+    };
+    let path = script.path.as_path();
+    match &script.text {
+        Look::NotThere => None,
+        Look::Unknown(why) => unknown(format!("`{}`: {why}", path.display())),
+        Look::Is(text) if text.contains('\0') => match slot::is_us(script, &found.us_facts) {
+            true => None,
+            false => unknown(format!("`{}` is no script", path.display())),
+        },
+        Look::Is(text) => {
+            let how = format!(
+                "only where the node has no Reason of ours and sinfo says so: `if {}; then` before it and `fi` after it, NODE \
+                 being the one that it brings back",
+                guard()
+            );
+            let file = path.display().to_string();
+            resumes(path, text, |_, number| Change::Edit { file, line: Some(number), how })
+        }
+    }
+}
+
+/// True in a shell where sinfo answers, and not with a Reason of ours.
+fn guard() -> String {
+    format!("r=$(sinfo -h -n NODE -o %E) && case $r in ''|*{}*) false;; esac", PREFIX.trim_end())
 }
 
 /// Whether a line sets a node to RESUME, which lifts every drain.
@@ -53,14 +89,12 @@ fn sets_resume(line: &str) -> bool {
         && lower.split("state=").skip(1).any(said)
 }
 
-fn resumes(path: &Path, text: &str, instead: impl Fn(&str) -> String) -> Option<Line> {
+fn resumes(path: &Path, text: &str, mend: impl FnOnce(&str, usize) -> Change) -> Option<Line> {
     let (number, line) = (1..).zip(text.lines()).find(|(_, line)| sets_resume(line))?;
     let what = format!("{}, line {number}: {}", path.display(), line.trim());
     let means = "it brings nodes back; where it does not look whose Reason stands there it lifts our drains, and such a drain \
                  is not made again for that job";
-    let mend =
-        Change::Write { file: path.display().to_string(), line: Some(number), text: instead(line.trim()) };
-    Some(Line::warning(CHECK, what, means).mended_by([mend]))
+    Some(Line::warning(CHECK, what, means).mended_by([mend(line.trim(), number)]))
 }
 
 /// NHC drains and brings back by itself unless it is told not to. Its own helper leaves a node alone whose Reason does not
@@ -116,14 +150,15 @@ fn nhc(others: &Others) -> Option<Line> {
     let means = format!(
         "{helper} does not look whose Reason stands on the node: it lifts our drains, and such a drain is not made again for that job"
     );
-    let file = others.nhc_texts.first().map_or(Path::new("/etc/nhc/nhc.conf"), |(path, _)| path);
+    let file = others.nhc_confs().next().map_or(Path::new("/etc/nhc/nhc.conf"), |(path, _)| path);
     Some(Line::warning(CHECK, what, means).mended_by([Change::add(file, "* || export MARK_OFFLINE=0")]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::report::Level;
-    use super::super::testing::{level_of, right};
+    use super::super::scripts::Script;
+    use super::super::testing::{level_of, right, script, shown_with, silent};
     use super::*;
 
     const HELPER: &str = "LEADER=\"NHC:\"\n[[ \"$OLD_NOTE_LEADER\" != \"$LEADER\" ]] && exit 0\n";
@@ -169,11 +204,73 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_in_the_slot_and_was_not_read_is_not_ok() {
+        let with = |change: &dyn Fn(&mut Found)| {
+            let mut found = right();
+            change(&mut found);
+            level_of(others(&found))
+        };
+        assert_eq!(with(&|_| {}), Level::Ok);
+        assert_eq!(with(&|f| f.program = None), Level::Unknown);
+        assert_eq!(
+            with(&|f| f.shown = shown_with(&[("HealthCheckProgram", "/x/nhc")])),
+            Level::Ok,
+            "by its file"
+        );
+        assert_eq!(with(&|f| f.program.as_mut().unwrap().text = Look::Unknown("no".into())), Level::Unknown);
+        let binary = |f: &mut Found| {
+            f.program = Some(Script { text: text("\u{7f}ELF\0"), ..script("/x/check") });
+            f.us_facts = Look::NotThere;
+        };
+        assert_eq!(with(&binary), Level::Unknown, "a program that is none of ours");
+        let unset = |f: &mut Found| {
+            *f = silent("ClusterName=c1\n");
+            f.program = None;
+        };
+        assert_eq!(with(&unset), Level::Ok, "nothing stands there");
+    }
+
+    #[test]
+    fn the_guard_lets_a_line_run_only_where_no_drain_of_ours_stands() {
+        let guard = guard().replace("NODE", "n1");
+        for (shell, line) in [
+            ("dash", "true && echo ran"),
+            ("bash", "true && echo ran"),
+            ("dash", "echo ran # so"),
+            ("bash", "echo ran;"),
+        ] {
+            for (says, status, want) in [
+                ("none", 0, "ran\n"),
+                ("NHC: disk", 0, "ran\n"),
+                ("gpu-reaper: idle job=7", 0, ""),
+                ("", 0, ""),
+                ("none", 1, ""),
+            ] {
+                let text = format!(
+                    "set -e\nsinfo() {{ [ \"$*\" = '-h -n n1 -o %E' ] && echo '{says}'; return {status}; }}\n\
+                     if {guard}; then\n{line}\nfi\n"
+                );
+                let Ok(said) = std::process::Command::new(shell).args(["-c", &text]).output() else {
+                    println!("SKIPPED: {shell} is not there");
+                    continue;
+                };
+                let out = String::from_utf8_lossy(&said.stdout).into_owned();
+                assert_eq!((out.as_str(), said.status.code()), (want, Some(0)), "{shell}: {text} {said:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_script_in_the_slot_is_read_too_and_what_is_unread_is_not_ok() {
         let mut found = right();
         found.program.as_mut().unwrap().text = text("#!/bin/sh\n/x/scontrol update NodeName=$n BACK\n");
         let lines = others(&found);
         assert!(lines[0].found.contains("line 2"), "{lines:?}");
+        let mend = lines[0].change[0].to_string();
+        assert!(
+            mend.contains("line 2: only where") && mend.contains("case $r in ''|*gpu-reaper:*)"),
+            "{mend}"
+        );
         assert_eq!(level_of(lines), Level::Warning);
         found = right();
         found.others.as_mut().unwrap().crons =

@@ -166,7 +166,8 @@ pub fn commands(found: &Found) -> Vec<Line> {
     let missing = found.commands.iter().filter_map(|(name, at)| Some((*name, at.as_ref().err()?)));
     let mut lines = Vec::new();
     for (name, why) in missing {
-        if !found.root && why.contains("Permission denied") {
+        let unseen = !found.root && why.contains("Permission denied");
+        if unseen || why.starts_with("no answer") {
             lines.push(Line::unknown(
                 CHECK,
                 format!("{name}: {why}"),

@@ -41,6 +41,15 @@ pub enum Change {
         /// What it says.
         text: String,
     },
+    /// A part of a line of a file: the rest of the line stays.
+    Edit {
+        /// The file.
+        file: String,
+        /// Which line, from 1; `None`: the words say which.
+        line: Option<usize>,
+        /// What is changed, in words.
+        how: String,
+    },
     /// A command for root.
     Run(String),
 }
@@ -48,7 +57,12 @@ pub enum Change {
 impl Change {
     /// A new line of a file.
     pub fn add(file: &Path, text: impl Into<String>) -> Change {
-        Change::Write { file: file.display().to_string(), line: None, text: text.into() }
+        Change::new_line(file.display().to_string(), text)
+    }
+
+    /// The same of a file that only its name tells.
+    pub fn new_line(file: impl Into<String>, text: impl Into<String>) -> Change {
+        Change::Write { file: file.into(), line: None, text: text.into() }
     }
 
     /// A command.
@@ -59,6 +73,7 @@ impl Change {
     fn json(&self) -> Value {
         match self {
             Change::Write { file, line, text } => json!({ "file": file, "line": line, "write": text }),
+            Change::Edit { file, line, how } => json!({ "file": file, "line": line, "edit": how }),
             Change::Run(command) => json!({ "run": command }),
         }
     }
@@ -69,6 +84,8 @@ impl fmt::Display for Change {
         match self {
             Change::Write { file, line: Some(line), text } => write!(f, "in {file}, line {line}: {text}"),
             Change::Write { file, line: None, text } => write!(f, "in {file}, a new line: {text}"),
+            Change::Edit { file, line: Some(line), how } => write!(f, "in {file}, line {line}: {how}"),
+            Change::Edit { file, line: None, how } => write!(f, "in {file}: {how}"),
             Change::Run(command) => write!(f, "run: {command}"),
         }
     }
@@ -140,8 +157,8 @@ impl Report {
         }
     }
 
-    fn count(&self, wanted: &[Level]) -> usize {
-        self.lines.iter().filter(|line| wanted.contains(&line.level)).count()
+    fn count(&self, wanted: Level) -> usize {
+        self.lines.iter().filter(|line| line.level == wanted).count()
     }
 
     /// For people: a line each, what mends it beneath, and a line of numbers.
@@ -155,9 +172,16 @@ impl Report {
                 text += &printable(&format!("         {change}"));
             }
         }
-        let amiss = self.count(&[Level::Warning, Level::Unknown]);
-        let (ok, faults) = (self.count(&[Level::Ok]), self.count(&[Level::Fault]));
-        text + &format!("{ok} ok, {amiss} warnings, {faults} faults\n")
+        let many = |level, word: &str| match self.count(level) {
+            1 => format!("1 {word}"),
+            n => format!("{n} {word}s"),
+        };
+        let (warnings, faults) = (many(Level::Warning, "warning"), many(Level::Fault, "fault"));
+        text + &format!(
+            "{} ok, {} unknown, {warnings}, {faults}\n",
+            self.count(Level::Ok),
+            self.count(Level::Unknown)
+        )
     }
 
     /// For programs.
@@ -206,7 +230,9 @@ mod tests {
             assert_eq!(report(levels).exit_status(), want, "{levels:?}");
         }
         let text = report(&[Ok, Warning, Unknown, Fault]).text();
-        assert!(text.ends_with("1 ok, 2 warnings, 1 faults\n"), "{text}");
+        assert!(text.ends_with("1 ok, 1 unknown, 1 warning, 1 fault\n"), "{text}");
+        let text = report(&[Warning, Fault, Fault]).text();
+        assert!(text.ends_with("0 ok, 0 unknown, 1 warning, 2 faults\n"), "{text}");
     }
 
     #[test]
@@ -215,16 +241,19 @@ mod tests {
         let line = Line::fault("slot", "not \u{1b}[31mset\n", "nothing runs").mended_by([
             Change::Write { file: file.display().to_string(), line: Some(7), text: "A=1".into() },
             Change::add(file, "B=2"),
+            Change::Edit { file: "x".into(), line: Some(3), how: "C=3 in place of C=4".into() },
             Change::run("true"),
         ]);
         let report = Report { node: "n1".into(), lines: vec![line, Line::ok("b", "c", "")] };
         let want = "fault    slot: not \\u{1b}[31mset\\n; nothing runs\n         in /etc/slurm/slurm.conf, line 7: A=1\n\
-                    \x20        in /etc/slurm/slurm.conf, a new line: B=2\n         run: true\nok       b: c\n1 ok, 0 warnings, 1 faults\n";
+                    \x20        in /etc/slurm/slurm.conf, a new line: B=2\n\
+                    \x20        in x, line 3: C=3 in place of C=4\n         run: true\nok       b: c\n1 ok, 0 unknown, 0 warnings, 1 fault\n";
         assert_eq!(report.text(), want);
         let json = report.json();
         assert_eq!(json["schema"], "gpu-reaper-hc/doctor/1");
         assert_eq!(json["lines"][0]["change"][0]["line"], 7);
-        assert_eq!(json["lines"][0]["change"][2]["run"], "true");
+        assert_eq!(json["lines"][0]["change"][2]["edit"], "C=3 in place of C=4");
+        assert_eq!(json["lines"][0]["change"][3]["run"], "true");
         assert_eq!(json["lines"][1]["level"], "ok");
     }
 }

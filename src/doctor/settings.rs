@@ -3,6 +3,7 @@
 use super::look::{CONFIGLESS, Found};
 use super::report::{Change, Line};
 use crate::config::{self, DEFAULT_FILE};
+use crate::slurm::conf::Entry;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -83,15 +84,24 @@ impl Found {
         }
     }
 
-    /// Where a new value of a key is written: over the line that says it now, else as a new one.
+    /// Where a new value of a key is written: in place of what says it now, beside which other keys may stand, else as a
+    /// new line.
     pub fn write(&self, key: &str, value: &str) -> Change {
         let text = format!("{key}={value}");
-        let conf = self.confs.conf().ok().filter(|_| !self.is_a_copy());
-        match conf.and_then(|conf| conf.value(key)) {
-            Some(entry) => {
-                Change::Write { file: entry.file.display().to_string(), line: Some(entry.line), text }
-            }
-            None => Change::Write { file: self.conf_name(), line: None, text },
+        match self.confs.conf().ok().and_then(|conf| conf.value(key)) {
+            Some(entry) => self.edit(entry, format!("{text} in place of {key}={}", entry.value)),
+            None => Change::new_line(self.conf_name(), text),
+        }
+    }
+
+    /// A change of the line where an entry stands. Of a copy only the original is edited, whose lines are not known.
+    pub fn edit(&self, entry: &Entry, how: String) -> Change {
+        let is_main = self.confs.used.as_ref().is_some_and(|named| named.path == entry.file);
+        let name = entry.file.file_name().unwrap_or_default().to_string_lossy();
+        match self.is_a_copy() {
+            false => Change::Edit { file: entry.file.display().to_string(), line: Some(entry.line), how },
+            true if is_main => Change::Edit { file: self.conf_name(), line: None, how },
+            true => Change::Edit { file: self.beside_conf(&name), line: None, how },
         }
     }
 
@@ -274,5 +284,21 @@ fn silence(found: &Found, check: &'static str) -> Vec<Line> {
             vec![Line::unknown(check, why, means)]
         }
         (Ok(_), Ok(_)) => vec![],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::silent;
+
+    #[test]
+    fn what_shares_a_line_with_a_key_stays() {
+        let found = silent("ClusterName=c1 HealthCheckInterval=30\nSlurmUser=root\n");
+        let change = |key: &str| found.write(key, "60").to_string();
+        assert_eq!(
+            change("HealthCheckInterval"),
+            "in /etc/slurm/slurm.conf, line 1: HealthCheckInterval=60 in place of HealthCheckInterval=30"
+        );
+        assert_eq!(change("Other"), "in /etc/slurm/slurm.conf, a new line: Other=60");
     }
 }

@@ -1,7 +1,8 @@
 //! The one slot that Slurm has for a health check: who stands in it, and whether slurmd can start that.
 
-use super::look::{Found, Others, Script};
+use super::look::{Found, Others};
 use super::report::{Change, Line};
+use super::scripts::Script;
 use super::settings::Key;
 use crate::host::files::{FileFacts, Look};
 use std::path::Path;
@@ -10,6 +11,8 @@ const CHECK: &str = "slot";
 const KEY: &str = "HealthCheckProgram";
 /// How long NHC lets its checks go on, all together, where nobody says otherwise.
 const NHC_LIMIT_S: u64 = 30;
+/// The check of hooks/nhc/.
+const NHC_CHECK: &str = "check_gpu_reaper";
 
 /// Who stands there.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,6 +52,11 @@ fn who(script: &Script, us: &Look<FileFacts>) -> Who {
         true => Who::Nhc,
         false => Who::Other,
     }
+}
+
+/// Whether it is this program, by its file or by its name.
+pub fn is_us(script: &Script, us: &Look<FileFacts>) -> bool {
+    matches!(who(script, us), Who::Us | Who::OfOurName)
 }
 
 /// Where slurmd is to find us: where this file lies, if that is no place of a build or of somebody's home.
@@ -180,30 +188,67 @@ fn nhc(found: &Found, others: Option<&Others>, what: &str) -> Vec<Line> {
         let means = "NHC has the slot; whether it calls us is not known";
         return vec![Line::unknown(CHECK, what, means)];
     };
-    let lines = |text: &Look<String>| -> Vec<String> {
-        let said = |line: &&str| !line.trim_start().starts_with('#');
-        text.is().map_or(vec![], |text| text.lines().filter(said).map(str::to_owned).collect())
-    };
-    let all: Vec<String> = others.nhc_texts.iter().flat_map(|(_, text)| lines(text)).collect();
-    if !all.iter().any(|line| line.contains("gpu-reaper-hc")) {
-        let means = "NHC has the only slot and names us nowhere: have NHC call us as one of its checks, or put a script \
-                     in the slot that calls both; hooks/nhc/ has both ways";
+    let calls: Vec<&str> =
+        others.nhc_confs().filter_map(|(_, text)| text.is()).flat_map(|text| calls_in(text)).collect();
+    if calls.is_empty() {
+        if let Some((path, Look::Unknown(why))) =
+            others.nhc_confs().find(|(_, text)| matches!(text, Look::Unknown(_)))
+        {
+            let why = format!("{what}; `{}`: {why}", path.display());
+            return vec![Line::unknown(CHECK, why, "NHC has the slot; whether it calls us is not known")];
+        }
+        let means = "NHC has the only slot and its nhc.conf names us nowhere: have NHC call us as one of its checks, or put a \
+                     script in the slot that calls both; hooks/nhc/ has both ways";
         let both = found.rewrite(KEY, "/usr/sbin/gpu-reaper-hc");
         return vec![Line::warning(CHECK, what, means).mended_by(both)];
     }
-    let limit = all.iter().filter_map(|line| assigned(line, "TIMEOUT")?.parse().ok()).next_back();
-    let limit: u64 = limit.unwrap_or(NHC_LIMIT_S);
-    let deadline = found.config.deadline.as_secs();
-    if limit != 0 && limit <= deadline {
-        let file = others.nhc_texts.first().map_or(Path::new("/etc/nhc/nhc.conf"), |(path, _)| path);
-        let means = format!(
-            "NHC calls us and ends all its checks after {limit} s, where a run may take {deadline} s: NHC then drains the \
-             node for a check that hangs"
-        );
-        let mend = Change::add(file, "* || export TIMEOUT=55");
-        return vec![Line::warning(CHECK, what, means).mended_by([mend])];
+    if calls.iter().any(|line| line.contains(NHC_CHECK)) {
+        let means =
+            format!("NHC has the slot, and its nhc.conf runs {NHC_CHECK}, which has a time of its own");
+        return vec![Line::ok(CHECK, what, means)];
     }
-    vec![Line::ok(CHECK, what, "NHC has the slot, and its configuration names us")]
+    vec![watchdog(found, others, what)]
+}
+
+/// Lines of nhc.conf that run us.
+fn calls_in(text: &str) -> impl Iterator<Item = &str> {
+    let said = |line: &&str| !line.trim_start().starts_with('#');
+    text.lines().filter(said).filter(|line| line.contains("gpu-reaper-hc") || line.contains(NHC_CHECK))
+}
+
+/// Whether NHC's watchdog leaves time for a run that NHC calls without a limit. It starts before nhc.conf is read.
+fn watchdog(found: &Found, others: &Others, what: &str) -> Line {
+    if let Some((path, Look::Unknown(why))) =
+        others.nhc_settings().find(|(_, text)| matches!(text, Look::Unknown(_)))
+    {
+        let why = format!("{what}; `{}`: {why}", path.display());
+        return Line::unknown(CHECK, why, "NHC calls us; when its watchdog ends it is not known");
+    }
+    let lines = others.nhc_settings().filter_map(|(path, text)| Some((path, text.is()?)));
+    let all = lines.flat_map(|(path, text)| (1..).zip(text.lines()).map(move |(n, line)| (path, n, line)));
+    let code = all.filter(|(_, _, line)| !line.trim_start().starts_with('#'));
+    let said = code.filter_map(|(path, n, line)| Some((path, n, assigned(line, "TIMEOUT")?))).last();
+    let limit: u64 = said.and_then(|(.., value)| value.parse().ok()).unwrap_or(NHC_LIMIT_S);
+    let deadline = found.config.deadline.as_secs();
+    if limit == 0 || limit > deadline {
+        return Line::ok(CHECK, what, "NHC has the slot, and its nhc.conf names us");
+    }
+    let mend = match said {
+        Some((path, n, value)) => Change::Edit {
+            file: path.display().to_string(),
+            line: Some(n),
+            how: format!("TIMEOUT=55 in place of TIMEOUT={value}"),
+        },
+        None => {
+            let first = others.nhc_settings().next();
+            Change::add(first.map_or(Path::new("/etc/sysconfig/nhc"), |(path, _)| path), "TIMEOUT=55")
+        }
+    };
+    let means = format!(
+        "NHC calls us and ends all its checks after {limit} s, where a run may take {deadline} s: NHC then drains the node \
+         for a check that hangs; {NHC_CHECK} of hooks/nhc/ would be over in time"
+    );
+    Line::warning(CHECK, what, means).mended_by([mend])
 }
 
 /// The value of a shell's assignment in a line: `* || export TIMEOUT=55`, `TIMEOUT="55"`.
@@ -292,25 +337,62 @@ mod tests {
         assert!(lines[0].change[0].to_string().contains("install -m 0755"), "{lines:?}");
     }
 
+    fn with_nhc(texts: &[(&str, Look<String>)]) -> Vec<Line> {
+        let mut found = said(KEY, "/usr/sbin/nhc");
+        let mut program = script("/usr/sbin/nhc");
+        text(&mut program, "#!/bin/bash\nNHC_VERSION=1.5\n");
+        found.program = Some(program);
+        let nhc_texts = texts.iter().map(|(path, text)| (path.into(), text.clone())).collect();
+        found.others = Some(Others { nhc_texts, ..Others::default() });
+        slot(&found)
+    }
+
+    fn is(text: &str) -> Look<String> {
+        Look::Is(text.to_owned())
+    }
+
+    const CONF: &str = "/etc/nhc/nhc.conf";
+    const CALLS: &str = "* || check_cmd_status /usr/sbin/gpu-reaper-hc\n";
+
     #[test]
     fn nhc_in_the_slot_is_told_both_ways_out() {
-        let with = |conf: &str| {
-            let mut found = said(KEY, "/usr/sbin/nhc");
-            let mut program = script("/usr/sbin/nhc");
-            text(&mut program, "#!/bin/bash\nNHC_VERSION=1.5\n");
-            found.program = Some(program);
-            let texts = vec![("/etc/nhc/nhc.conf".into(), Look::Is(conf.to_owned()))];
-            found.others = Some(Others { nhc_texts: texts, ..Others::default() });
-            slot(&found)
-        };
+        let with = |conf: &str| with_nhc(&[(CONF, is(conf))]);
         let alone = with("* || check_ps_service munged\n");
         assert_eq!(levels_of(&alone), [Level::Warning]);
         assert!(alone[0].means.contains("hooks/nhc/"), "{alone:?}");
         assert_eq!(levels_of(&with("# gpu-reaper-hc\n")), [Level::Warning]);
-        let calls = "* || check_cmd_status /usr/sbin/gpu-reaper-hc\n";
-        assert!(with(calls)[0].means.contains("after 30 s"), "{:?}", with(calls));
-        assert_eq!(levels_of(&with(&format!("* || export TIMEOUT=55\n{calls}"))), [Level::Ok]);
-        assert_eq!(levels_of(&with(&format!("* || export NO_TIMEOUT=55\n{calls}"))), [Level::Warning]);
+        let set = with_nhc(&[("/etc/sysconfig/nhc", is("GPU_REAPER_HC=/opt/gpu-reaper-hc\n"))]);
+        assert_eq!(levels_of(&set), [Level::Warning], "a setting calls nobody");
+        let unread = with_nhc(&[(CONF, Look::Unknown("Permission denied".into()))]);
+        assert_eq!(levels_of(&unread), [Level::Unknown]);
+        let shipped = include_str!("../../hooks/nhc/gpu-reaper-hc.nhc");
+        let line = shipped.lines().find_map(|line| line.strip_prefix("#   ").filter(|l| l.contains("||")));
+        assert_eq!(levels_of(&with(line.unwrap())), [Level::Ok], "{line:?}: it has a time of its own");
+        assert!(shipped.contains(&format!("function {NHC_CHECK}()")));
+    }
+
+    #[test]
+    fn nhcs_watchdog_is_set_where_it_is_read_in_time() {
+        let with = |place: &str, settings: &str| {
+            let lines = with_nhc(&[(CONF, is(CALLS)), (place, is(settings))]);
+            let mend = lines[0].change.first().map(Change::to_string).unwrap_or_default();
+            (lines[0].level, mend)
+        };
+        let alone = with_nhc(&[(CONF, is(CALLS))]);
+        assert!(alone[0].means.contains("after 30 s"), "{alone:?}");
+        assert_eq!(alone[0].change[0].to_string(), "in /etc/sysconfig/nhc, a new line: TIMEOUT=55");
+        let late = with_nhc(&[(CONF, is(&format!("* || export TIMEOUT=55\n{CALLS}")))]);
+        assert_eq!(levels_of(&late), [Level::Warning], "nhc.conf comes too late");
+        let (sysconfig, default) = ("/etc/sysconfig/nhc", "/etc/default/nhc");
+        assert_eq!(with(sysconfig, "TIMEOUT=55\n").0, Level::Ok);
+        assert_eq!(with(default, "export TIMEOUT=\"55\"\n").0, Level::Ok);
+        assert_eq!(with(default, "TIMEOUT=0\n").0, Level::Ok, "none");
+        let new = (Level::Warning, format!("in {default}, a new line: TIMEOUT=55"));
+        assert_eq!(with(default, "NO_TIMEOUT=55\n# TIMEOUT=55\n"), new);
+        let changed = format!("in {sysconfig}, line 2: TIMEOUT=55 in place of TIMEOUT=20");
+        assert_eq!(with(sysconfig, "NAME=nhc\nTIMEOUT=20\n"), (Level::Warning, changed));
+        let unread = with_nhc(&[(CONF, is(CALLS)), (sysconfig, Look::Unknown("no".into()))]);
+        assert_eq!(levels_of(&unread), [Level::Unknown]);
     }
 
     #[test]

@@ -141,7 +141,7 @@ pub fn last_run(found: &Found) -> Vec<Line> {
             let means = "none has run yet; slurmd starts one within an interval, or do it now";
             return vec![Line::warning(CHECK, "no ledger", means).mended_by(begin())];
         }
-        Runs::Seen { newest_ms, cadence, killed_in, amiss, running } => {
+        Runs::Seen { newest_ms, cadence, killed_in, amiss, running, .. } => {
             (newest_ms, cadence, killed_in, *amiss, *running)
         }
     };
@@ -221,22 +221,20 @@ pub fn configuration(found: &Found) -> Vec<Line> {
     let file = found.config_file.display();
     let mut lines = Vec::new();
     let unseen = |text: &str| !found.root && text.contains("Permission denied");
+    // All of them at once: the first line says it.
+    let mut mend = Some(Change::run(format!("gpu-reaper-hc config check --config {file}")));
     for error in &found.errors {
         let text = error.to_string();
         lines.push(match unseen(&text) {
             true => Line::unknown(CHECK, text, "what follows is by the defaults"),
-            false => {
-                let mend = Change::run(format!("gpu-reaper-hc config check --config {file}"));
-                Line::fault(CHECK, text, "no run does anything; what follows is by the defaults")
-                    .mended_by([mend])
-            }
+            false => Line::fault(CHECK, text, "no run does anything; what follows is by the defaults")
+                .mended_by(mend.take()),
         });
     }
     for note in &found.config.notes {
-        let mend = Change::run(format!("gpu-reaper-hc config check --config {file}"));
         lines.push(
             Line::warning(CHECK, note, "the file says something that is probably not meant")
-                .mended_by([mend]),
+                .mended_by(mend.take()),
         );
     }
     match &found.config_changeable {
@@ -369,6 +367,7 @@ mod tests {
             killed_in: killed_in.map(str::to_owned),
             amiss,
             running,
+            persistent: false,
         };
         let minute = Some((60_000, 61_000));
         let table = [

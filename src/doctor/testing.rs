@@ -3,6 +3,7 @@
 use super::daemon::{Daemon, Slurmd};
 use super::look::*;
 use super::report::{Level, Line};
+use super::scripts::{Matched, Script};
 use crate::config;
 use crate::gpu::driver::Card;
 use crate::host::files::{Disk, FileFacts, Look};
@@ -98,6 +99,7 @@ pub fn right() -> Found {
                 killed_in: None,
                 amiss: false,
                 running: false,
+                persistent: false,
             },
         }),
         others: Some(Others::default()),
@@ -161,6 +163,7 @@ pub fn script(path: &str) -> Script {
         text: Look::Is("#!/bin/sh\n".into()),
         changeable: Look::Is(None),
         names: vec![],
+        hooks: vec![],
     }
 }
 

@@ -1,5 +1,5 @@
 //! Faults of the node itself: what makes it unfit for GPU jobs, whoever runs there. Each is a small rule with a name:
-//! what it is, what it reads and when a reading is faulty stand in [`rules`]. Here: the names, how many runs open and
+//! what it is, what it reads and when a reading is faulty stand in `rules`. Here: the names, how many runs open and
 //! close one, and what may be done about it.
 
 pub mod missing;

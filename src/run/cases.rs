@@ -324,7 +324,9 @@ pub fn summary(snapshot: &Snapshot, cases: &[Case], amiss: &[String], ledger: &L
     for note in ledger.notes() {
         tracing::warn!("{note}");
     }
-    for note in amiss.iter().chain(ledger.notes()).chain(&snapshot.note) {
+    // The reason that the GPUs were not read may be the fault itself.
+    let amiss = amiss.iter().filter(|words| !gpus.ends_with(words.as_str()));
+    for note in amiss.chain(ledger.notes()).chain(&snapshot.note) {
         line += &format!("; {note}");
     }
     line

@@ -105,6 +105,11 @@ fn what_somebody_else_says_of_the_node_is_left_alone() {
         cluster.write("node.reason", reason);
         let said: String = (0..2).map(|_| cluster.node.health_check().err).collect();
         assert!(said.contains("fault gpu-reset: drain withheld: "), "{state}: {said}");
+        let list = cluster.node.call(&["ack"]);
+        assert!(
+            list.out.contains("\n  its drain is withheld: ") && list.out.contains("to take one on"),
+            "{list:?}"
+        );
         assert_eq!((drains(&cluster), cluster.read("node.reason").as_str()), (0, reason), "{state}");
     }
 }

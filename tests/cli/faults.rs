@@ -138,6 +138,8 @@ fn a_card_that_this_node_had_is_missing_until_a_person_says_that_it_is_gone() {
     assert!(nobodys.status == Some(1) && nobodys.err.contains("nothing was acknowledged"), "{nobodys:?}");
     let acked = node.call(&["ack", "gpu-missing"]);
     assert!(acked.status == Some(0) && acked.out.contains("acknowledged"), "{acked:?}");
+    let list = node.call(&["ack"]);
+    assert!(list.out.contains("(acknowledged by ") && !list.out.contains("to take one on"), "{list:?}");
     let after = warned_in(7, &node);
     assert!(after.len() == 1 && after[0].contains("is over"), "three are what there is now: {after:?}");
     assert_eq!(node.call(&["ack"]).out, "no fault of this node is open\n");

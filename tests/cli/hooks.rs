@@ -246,26 +246,33 @@ fn whatever_becomes_of_the_program_the_shell_files_drain_no_node() {
     }
 }
 
-/// The one script of a site that has its own Prolog and Epilog, which do `site`; ours end with `ours`.
+/// The one script of a site that has its own Prolog and Epilog, which do `site`, are missing (`gone`) or are not named
+/// (nothing); ours end with `ours`.
 fn one_script(node: &Node, shell: &[&str], context: Option<&str>, site: &str, ours: Option<&str>) -> Said {
     let folder = node.path("etc-slurm");
     let _ = fs::remove_dir_all(&folder);
     let script = include_str!("../../hooks/single-script/site-then-gpu-reaper-hc.sh");
     let (etc, here) = ("=/etc/slurm", format!("={}", folder.display()));
-    assert_eq!(script.matches(etc).count(), 3 + 2, "three settings, and two lines for slurm.conf");
+    assert_eq!(script.matches(etc).count(), 1 + 2, "the folder of the hooks, and two lines for slurm.conf");
+    let mut script = script.replace(etc, &here);
     for which in ["prolog", "epilog"] {
         fs::create_dir_all(folder.join(format!("{which}.d"))).unwrap();
-        install(
-            &folder.join(format!("{which}.sh")),
-            &format!("#!/bin/sh\necho site {which} $SPANK_X\n{site}\n"),
-        );
+        let own = folder.join(format!("{which}.sh"));
+        let setting = format!("\nsite_{which}=");
+        assert!(script.contains(&format!("{setting}\n")), "as it comes it names no script of a site");
+        if !site.is_empty() {
+            script = script.replace(&setting, &format!("{setting}{}", own.display()));
+        }
+        if !["", "gone"].contains(&site) {
+            install(&own, &format!("#!/bin/sh\necho site {which} $SPANK_X\n{site}\n"));
+        }
         let name = Path::new(&hook_file(which)).file_name().unwrap().to_owned();
         if let Some(ours) = ours {
             let text = format!("#!/bin/sh\necho ours {which}\n{ours}\n");
             install(&folder.join(format!("{which}.d")).join(name), &text);
         }
     }
-    install(&folder.join("one.sh"), &script.replace(etc, &here));
+    install(&folder.join("one.sh"), &script);
     let mut command = Command::new(shell[0]);
     command.args(&shell[1..]).arg(folder.join("one.sh")).env_clear().env("SPANK_X", "sees all");
     command.envs(context.map(|context| ("SLURM_SCRIPT_CONTEXT", context)));
@@ -295,6 +302,11 @@ fn a_site_with_one_script_has_its_status_as_it_was_and_ours_after_it() {
             );
         }
         assert_eq!(call("exit 0", None).status, Some(0), "ours is not installed");
+        let named_none = call("", Some("exit 0"));
+        let ours_alone = format!("ours {which}\n");
+        assert_eq!((named_none.status, named_none.out), (Some(0), ours_alone), "{shell:?} {which}");
+        let gone = call("gone", Some("exit 0"));
+        assert_eq!((gone.status, gone.out.as_str()), (Some(127), ""), "{shell:?} {which}: as slurmd would");
         let elsewhere = one_script(&node, shell, Some("prolog_slurmctld"), "exit 1", Some("exit 1"));
         assert_eq!((elsewhere.status, elsewhere.out.as_str()), (Some(0), ""), "neither of the two");
         assert_eq!(one_script(&node, shell, None, "exit 1", Some("exit 1")).status, Some(0));
