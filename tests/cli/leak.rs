@@ -297,3 +297,51 @@ fn without_persistence_no_driver_is_initialised_for_a_look() {
     let why = "was not checked: without persistence mode the driver is not initialised for a look";
     assert!(said.line().ends_with(why) && said.took < Duration::from_secs(2), "{said:?}");
 }
+
+#[test]
+fn one_of_eight_jobs_ends_and_the_seven_others_are_neither_looked_at_nor_cleared() {
+    // ROCm/spur#836, nebius/soperator#1246 (ND-11, PE-03): whoever looks at the whole node takes neighbours for leaks.
+    let mut others: Vec<Survivor> = (0..8).map(|_| Survivor::new()).collect();
+    let at_work = |ended: Option<u64>| {
+        let node = fake_nvml::node(8);
+        let (head, gpus) = node.split_once("gpu 0").unwrap();
+        let mut played = format!("log\n{head}");
+        for (index, gpu) in format!(" 0{gpus}").split("gpu").enumerate() {
+            let lines: Vec<&str> = gpu.lines().filter(|line| !line.trim().starts_with("proc ")).collect();
+            let held = match ended == Some(index as u64) {
+                true => memory(0),
+                false => held_by(others[index].pid(), GIB),
+            };
+            played += &format!("gpu{}\n{held}", lines.join("\n"));
+        }
+        played
+    };
+    let driver = FakeNvml::new(&at_work(None));
+    let node =
+        Node::new(&format!("gpu: {{ library: {} }}\nepilog: {{ verify: 1s }}\n", driver.library().display()));
+    fs::write(node.path("site/gres.conf"), "AutoDetect=off\nName=gpu File=/dev/nvidia[0-7]\n").unwrap();
+    assert_eq!(node.health_check().status, Some(0));
+    for minor in 0..8 {
+        let gpus = minor.to_string();
+        let said = node.hook(
+            "prolog",
+            &format!("{}", 10 + minor),
+            &[("SLURM_JOB_GPUS", &gpus), ("SLURM_JOB_NUM_NODES", "1")],
+        );
+        assert_eq!((said.status, said.err.as_str()), (Some(0), ""));
+    }
+    // The GPU of minor 5 is the driver's third.
+    driver.play(&at_work(Some(2)));
+    let _ = fs::remove_file(driver.dir().join("calls.log"));
+    let said = node.hook("epilog", "15", &[("SLURM_JOB_GPUS", "5")]);
+    assert_eq!((said.status, said.out.as_str(), said.err.as_str()), (Some(0), "", ""), "{said:?}");
+    let calls = driver.calls();
+    let of_gpu =
+        |call: &&String| call.starts_with("nvmlDeviceGet") && !call.starts_with("nvmlDeviceGetHandle");
+    let elsewhere: Vec<&String> = calls.iter().filter(of_gpu).filter(|call| !call.ends_with(" 2")).collect();
+    assert!(elsewhere.is_empty() && calls.iter().any(|call| call.ends_with(" 2")), "{calls:?}");
+    let open = "SELECT group_concat(job_id) FROM (SELECT job_id FROM job_run WHERE closed_how IS NULL ORDER BY job_id)";
+    assert_eq!(node.ledger(open), "10,11,12,13,14,16,17");
+    assert_eq!(node.ledger("SELECT count(*) FROM fault"), "0");
+    assert!(others.iter_mut().all(Survivor::lives), "nobody was signalled");
+}
