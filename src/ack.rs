@@ -1,7 +1,8 @@
 //! `ack`: a person takes a fault of this node on. It is told no more, holds back the lifting of no drain and makes none,
-//! until it is over and comes again; a drain for it that stands, stays until somebody lifts it. Without a name: what there is to take on.
+//! until it is over and comes again; a drain for it that stands, stays until somebody lifts it. Without a name: what there
+//! is to take on.
 
-use crate::ledger::{FaultRow, Ledger, LedgerError};
+use crate::ledger::{FaultDrain, FaultRow, Ledger, LedgerError};
 use crate::model::{Now, Outcome};
 use crate::policy::fault::Kind;
 use crate::policy::fault::missing;
@@ -16,7 +17,8 @@ pub fn ack(ledger: &mut Ledger, named: Option<&str>, by: &str, now: &Now) -> Res
     let nothing = |e: LedgerError| format!("{e}; nothing was acknowledged");
     let mut faults = ledger.faults().map_err(nothing)?;
     faults.retain(|row| row.told && Kind::from_word(&row.kind).is_some());
-    let Some(named) = named else { return list(ledger, &faults, now).map_err(nothing) };
+    let made = ledger.fault_drains(now).map_err(nothing)?;
+    let Some(named) = named else { return Ok(list(&faults, &made)) };
     let meant: Vec<&FaultRow> = faults.iter().filter(|row| is_named(row, named)).collect();
     if meant.is_empty() {
         return Err(format!(
@@ -33,7 +35,7 @@ pub fn ack(ledger: &mut Ledger, named: Option<&str>, by: &str, now: &Now) -> Res
             ledger.forget(NODE, MOST_GPUS).map_err(nothing)?;
         }
         said += &format!("acknowledged {}\n", line(row));
-        said += &drains(ledger, row, now).map_err(nothing)?;
+        said += &drain_of(row, &made);
     }
     Ok(said)
 }
@@ -48,26 +50,23 @@ fn line(row: &FaultRow) -> String {
 }
 
 /// The drain for this fault: it stands and is left to people, or is withheld.
-fn drains(ledger: &Ledger, row: &FaultRow, now: &Now) -> Result<String, LedgerError> {
-    let stands = ledger.fault_drains(now)?.iter().any(|d| d.fault == row.id && d.outcome == Outcome::Done);
-    Ok(match &row.withheld {
+fn drain_of(row: &FaultRow, made: &[FaultDrain]) -> String {
+    let stands = made.iter().any(|drain| drain.fault == row.id && drain.outcome == Outcome::Done);
+    match &row.withheld {
         _ if stands => {
             "  the node was drained for it, and stays so: `gpu-reaper-hc release` lifts it\n".to_owned()
         }
         // Nobody drains for one that a person has taken on.
         Some(because) if row.acked_by.is_none() => format!("  its drain is withheld: {because}\n"),
         _ => String::new(),
-    })
+    }
 }
 
-fn list(ledger: &Ledger, faults: &[FaultRow], now: &Now) -> Result<String, LedgerError> {
+fn list(faults: &[FaultRow], made: &[FaultDrain]) -> String {
     if faults.is_empty() {
-        return Ok("no fault of this node is open\n".to_owned());
+        return "no fault of this node is open\n".to_owned();
     }
-    let mut said = String::new();
-    for row in faults {
-        said += &format!("{}\n{}", line(row), drains(ledger, row, now)?);
-    }
+    let lines = faults.iter().map(|row| format!("{}\n{}", line(row), drain_of(row, made)));
     let waits = faults.iter().any(FaultRow::counts);
-    Ok(said + if waits { "to take one on: gpu-reaper-hc ack NUMBER\n" } else { "" })
+    lines.collect::<String>() + if waits { "to take one on: gpu-reaper-hc ack NUMBER\n" } else { "" }
 }

@@ -334,36 +334,53 @@ pub fn by_somebody(node: &NodeStatus) -> String {
     format!("lifted or changed by somebody else: {node}")
 }
 
-/// Lifts a drain of ours; the caller answers for the conditions on job and GPUs. `UNDRAIN` clears only the drain; every
-/// state but plainly IDLE, MIXED or ALLOCATED beside it, and every other reason, keeps it. Gives `Done` where it is gone
-/// by us, `Lifted` where somebody came first, `Failed` where it surely stands.
-pub fn lift(drain: &OpenDrain, lift: Lift, desk: &mut Desk) -> Result<Ending, LedgerError> {
-    let node = match desk.slurm.node() {
+/// Lifts a drain of ours; the caller answers for the conditions on job and GPUs. Gives `Done` where it is gone by us,
+/// `Lifted` where somebody came first, `Failed` where it surely stands.
+pub fn lift(drain: &OpenDrain, why: Lift, desk: &mut Desk) -> Result<Ending, LedgerError> {
+    let Desk { ledger, slurm, .. } = desk;
+    let action = &drain.action;
+    let shows = |node: &NodeStatus| drain.shows(node);
+    lift_recorded(why, *slurm, (action.outcome, &action.detail), shows, |outcome, words| {
+        ledger.end_action(action.id, outcome, words, true)
+    })
+}
+
+/// The steps that lift any drain of ours. `UNDRAIN` clears only the drain; every state but plainly IDLE, MIXED or ALLOCATED
+/// beside it, and every other reason than the one that `shows` knows, keeps it. `stood`: how its record stands, which
+/// `record` writes: before the deed, and again after it.
+fn lift_recorded(
+    why: Lift,
+    slurm: &dyn Controller,
+    (stood, before): (Outcome, &str),
+    shows: impl Fn(&NodeStatus) -> bool,
+    mut record: impl FnMut(Outcome, &str) -> Result<(), LedgerError>,
+) -> Result<Ending, LedgerError> {
+    let node = match slurm.node() {
         Ok(node) => node,
         Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
     };
-    let (outcome, words) = lift.words();
-    let id = drain.action.id;
-    if !drain.shows(&node) {
+    let (outcome, words) = why.words();
+    if !shows(&node) {
         // A run that was killed after it had asked left word.
-        if drain.action.detail == words {
-            desk.ledger.end_action(id, outcome, words, true)?;
+        if before == words {
+            record(outcome, words)?;
             return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
         }
-        return desk.end(id, (Outcome::Lifted, by_somebody(&node)));
+        let by_somebody = by_somebody(&node);
+        record(Outcome::Lifted, &by_somebody)?;
+        return Ok(Ending::Ended(Outcome::Lifted, by_somebody));
     }
     if !node.plain() {
-        return Ok(Ending::Withheld(format!("the node is {node}").into()));
+        return Ok(Ending::Withheld(look::not_plain(&node)));
     }
-    let (stood, before) = (drain.action.outcome, &drain.action.detail);
-    desk.ledger.end_action(id, stood, words, true)?;
-    match undrain(desk.slurm) {
+    record(stood, words)?;
+    match undrain(slurm) {
         (Outcome::Done, after) => {
-            desk.ledger.end_action(id, outcome, words, true)?;
+            record(outcome, words)?;
             Ok(Ending::Ended(Outcome::Done, after))
         }
         (Outcome::Failed, why) => {
-            desk.ledger.end_action(id, stood, before, true)?;
+            record(stood, before)?;
             Ok(Ending::Ended(Outcome::Failed, why))
         }
         // The record stands as it is: the next look tells.
@@ -379,7 +396,7 @@ pub fn lift_unknown(reason: &str, key: RunKey, desk: &mut Desk) -> Result<Ending
         Err(silence) => return Ok(Ending::Withheld(silence.to_string().into())),
     };
     if !node.drained_as(reason) || !node.plain() {
-        return Ok(Ending::Withheld(format!("the node is {node}").into()));
+        return Ok(Ending::Withheld(look::not_plain(&node)));
     }
     let action = desk.ledger.begin_release(key, reason, &node.to_string(), desk.run, desk.now)?;
     let outcome = undrain(desk.slurm);

@@ -1,10 +1,10 @@
 //! The drain for a fault of the node: the same look, limit and durable record as for a job's, and nothing of a job. It is
 //! never lifted by a run, but for the one that drained one too many.
 
-use super::look::{self, Look};
-use super::{Desk, Doubt, Ending, Lift, by_somebody, seen, undrain};
+use super::look::Look;
+use super::{Desk, Ending, Lift, lift_recorded, seen};
 use crate::ledger::{FaultDrain, Ledger, LedgerError};
-use crate::model::Outcome;
+use crate::model::{NodeStatus, Outcome};
 use crate::policy::fault::DrainWarrant;
 use crate::policy::reason;
 use crate::slurm::Controller;
@@ -28,11 +28,7 @@ pub fn drain(warrant: DrainWarrant, fault: i64, look: &Look, desk: &mut Desk) ->
         Some(node) => (Outcome::Lifted, format!("another drain of ours came at the same time: {node}")),
         None => seen::drained(&told, seen, &reason),
     };
-    end(id, outcome, words, desk.ledger)
-}
-
-fn end(id: i64, outcome: Outcome, words: String, ledger: &mut Ledger) -> Result<Ending, LedgerError> {
-    ledger.end_fault_drain(id, outcome, &words)?;
+    desk.ledger.end_fault_drain(id, outcome, &words)?;
     Ok(Ending::Ended(outcome, words))
 }
 
@@ -64,32 +60,8 @@ pub fn lift(
     slurm: &dyn Controller,
     ledger: &mut Ledger,
 ) -> Result<Ending, LedgerError> {
-    let node = match slurm.node() {
-        Ok(node) => node,
-        Err(silence) => return Ok(Ending::Withheld(Doubt::from(silence.to_string()))),
-    };
-    let (outcome, words) = why.words();
-    if !drain.shows(&node) {
-        // A run that was killed after it had asked left word.
-        if drain.detail == words {
-            ledger.end_fault_drain(drain.id, outcome, words)?;
-            return Ok(Ending::Ended(Outcome::Done, words.to_owned()));
-        }
-        return end(drain.id, Outcome::Lifted, by_somebody(&node), ledger);
-    }
-    if !node.plain() {
-        return Ok(Ending::Withheld(look::not_plain(&node)));
-    }
-    ledger.end_fault_drain(drain.id, drain.outcome, words)?;
-    match undrain(slurm) {
-        (Outcome::Done, after) => {
-            ledger.end_fault_drain(drain.id, outcome, words)?;
-            Ok(Ending::Ended(Outcome::Done, after))
-        }
-        (Outcome::Failed, why) => {
-            ledger.end_fault_drain(drain.id, drain.outcome, &drain.detail)?;
-            Ok(Ending::Ended(Outcome::Failed, why))
-        }
-        (how, why) => Ok(Ending::Ended(how, why)),
-    }
+    let shows = |node: &NodeStatus| drain.shows(node);
+    lift_recorded(why, slurm, (drain.outcome, &drain.detail), shows, |outcome, words| {
+        ledger.end_fault_drain(drain.id, outcome, words)
+    })
 }

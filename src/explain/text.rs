@@ -287,7 +287,7 @@ fn deeds(out: &mut String, told: &Told) {
     let _ = writeln!(out);
     for a in &told.actions {
         let detail = if a.detail.is_empty() { String::new() } else { format!(": {}", harmless(&a.detail)) };
-        let outcome = format!("{:?}", a.outcome).to_lowercase();
+        let outcome = a.outcome.word();
         let _ =
             writeln!(out, "{:<8} {} {outcome} (run {}){detail}", a.deed.word(), a.wall.rfc3339(), a.run.0);
         if let Some(reason) = &a.reason {

@@ -3,21 +3,12 @@
 
 use super::columns::Cells;
 use super::jobs::{self, number};
-use super::words::{known, words};
+use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
 use crate::policy::reason::RunKey;
 use crate::units::{BootMs, WallMs};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, Transaction};
-
-words!(outcome_word, outcome_from, Outcome {
-    Begun = "begun",
-    Done = "done",
-    Failed = "failed",
-    Unknown = "unknown",
-    Released = "released",
-    Lifted = "lifted",
-});
 
 /// An action that is about to begin.
 #[derive(Clone, Debug)]
@@ -122,7 +113,7 @@ impl Ledger {
                 .int(now.wall.0)
                 .text(seen_before)
                 .text(reason)
-                .text(outcome_word(Outcome::Begun));
+                .text(Outcome::Begun.word());
             cells.query_row(&mut tx.prepare(
                 "INSERT INTO action (verdict, node, job_id, restart, start_wall_ms, boot, boottime_ms, run, wall_ms,
                      seen_before, reason, outcome, job_run, signature, detail)
@@ -141,7 +132,7 @@ impl Ledger {
     ) -> Result<(), LedgerError> {
         self.durably(durable, "write an action's outcome down", |tx| {
             let sql = "UPDATE action SET outcome = ?2, detail = ?3 WHERE id = ?1";
-            tx.execute(sql, (id, outcome_word(outcome), detail)).map(|_| ())
+            tx.execute(sql, (id, outcome.word(), detail)).map(|_| ())
         })
     }
 
@@ -296,7 +287,7 @@ fn insert(tx: &Transaction, node: &str, action: &NewAction, now: &Now) -> rusqli
         .text(action.signature)
         .text(action.seen_before)
         .text_if(action.reason)
-        .text(outcome_word(Outcome::Begun))
+        .text(Outcome::Begun.word())
         .text("");
     cells.query_row(&mut tx.prepare(
         "INSERT INTO action (finding, verdict, node, job_id, restart, start_wall_ms, job_run, boot,
@@ -322,7 +313,7 @@ fn action_record(row: &Row) -> rusqlite::Result<ActionRecord> {
         run: RunId(row.get(2)?),
         at: BootMs(row.get(8)?),
         wall: WallMs(row.get(3)?),
-        outcome: known(outcome_from(&row.get::<_, String>(4)?), "action.outcome")?,
+        outcome: known(Outcome::from_word(&row.get::<_, String>(4)?), "action.outcome")?,
         reason: row.get(5)?,
         signature: row.get(6)?,
         detail: row.get(7)?,

@@ -1,7 +1,6 @@
 //! Drains for a fault of the node: written down before they are done and again when their outcome is known. They outlive
 //! fault and boot, and stay until a person lifts them.
 
-use super::actions::{outcome_from, outcome_word};
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::{NodeStatus, Now, Outcome, RunId};
@@ -57,7 +56,7 @@ fn drain(r: &Row) -> rusqlite::Result<FaultDrain> {
         fault: r.get(1)?,
         run: RunId(r.get(2)?),
         reason: r.get(3)?,
-        outcome: known(outcome_from(&r.get::<_, String>(4)?), "fault_drain.outcome")?,
+        outcome: known(Outcome::from_word(&r.get::<_, String>(4)?), "fault_drain.outcome")?,
         detail: r.get(5)?,
         counted_again: r.get(6)?,
         of_this_boot: r.get(7)?,
@@ -91,7 +90,7 @@ impl Ledger {
     pub fn end_fault_drain(&mut self, id: i64, outcome: Outcome, detail: &str) -> Result<(), LedgerError> {
         self.durably(true, "write a drain's outcome down", |tx| {
             let sql = "UPDATE fault_drain SET outcome = ?2, detail = ?3 WHERE id = ?1";
-            tx.execute(sql, (id, outcome_word(outcome), detail)).map(|_| ())
+            tx.execute(sql, (id, outcome.word(), detail)).map(|_| ())
         })
     }
 

@@ -24,7 +24,6 @@ macro_rules! words {
         }
     };
 }
-pub(super) use words;
 
 words!(by_word, by_from, RegisteredBy { Prolog = "prolog", Discovery = "discovery" });
 words!(source_word, source_from, StartSource { Slurm = "slurm", Registration = "registration" });

@@ -133,6 +133,35 @@ pub enum Outcome {
     Lifted,
 }
 
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 6] = [
+        Outcome::Begun,
+        Outcome::Done,
+        Outcome::Failed,
+        Outcome::Unknown,
+        Outcome::Released,
+        Outcome::Lifted,
+    ];
+
+    /// The word in the ledger and for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Begun => "begun",
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::Unknown => "unknown",
+            Outcome::Released => "released",
+            Outcome::Lifted => "lifted",
+        }
+    }
+
+    /// The outcome of a word.
+    pub fn from_word(word: &str) -> Option<Outcome> {
+        Outcome::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+}
+
 /// What a stage asks for, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

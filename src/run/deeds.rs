@@ -88,7 +88,7 @@ impl Case {
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
         let (job, asked_word) = (self.job().shown_id(), asked.word());
-        let how = format!("{outcome:?}").to_lowercase();
+        let how = outcome.word();
         let before = self.history.actions.iter().rfind(|a| a.deed == asked);
         // What Slurm refuses is tried again, and told again only where the refusal is another.
         if before.is_some_and(|a| a.outcome == outcome && a.detail == words) {
@@ -144,7 +144,7 @@ pub(super) fn settle_earlier(setting: &Setting, run: RunId, ledger: &mut Ledger)
         let deed = action.deed.word();
         match act::reconcile(&unsettled, &mut desk)? {
             Some(outcome) => {
-                let outcome = format!("{outcome:?}").to_lowercase();
+                let outcome = outcome.word();
                 let job = unsettled.job.get();
                 tracing::warn!(
                     job,

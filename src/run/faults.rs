@@ -97,7 +97,7 @@ pub fn look(
         tells_after: Kind::Xid.tells_after(),
     }));
     seen.retain(|sight| action(setting, sight.kind) != Action::Off);
-    scene.collector(&seen, before, ledger)?;
+    scene.collector(&seen, &open, ledger)?;
     for sight in &seen {
         tell(setting, run, sight, &open, ledger)?;
     }
@@ -255,8 +255,8 @@ impl<'a> Scene<'a> {
     /// Everything that a rule calls faulty; and the open faults of GPUs that a rule calls fine, by row.
     fn sights(&self, open: &[FaultRow], eyes: &mut dyn Eyes) -> (Vec<Sight>, Vec<i64>) {
         let (mut seen, mut fine) = (Vec::new(), Vec::new());
-        for (kind, says) in self.of_node() {
-            if let Says::Faulty(detail) = says {
+        for &kind in Kind::ALL {
+            if let Some(Says::Faulty(detail)) = self.of_node(kind) {
                 seen.push(Sight::of(kind, NODE, Some(NODE), detail));
             }
         }
@@ -306,9 +306,10 @@ impl<'a> Scene<'a> {
         Sight::of(Kind::Leak, &row.subject, row.place.as_deref(), row.detail.clone())
     }
 
-    fn of_node(&self) -> Vec<(Kind, Says)> {
+    /// What a rule says of the whole node; `None`: it is no rule of that.
+    fn of_node(&self, kind: Kind) -> Option<Says> {
         let node = Node { gpus: &self.snapshot.gpus, has_gpus: self.has_gpus, persistent: self.persistent };
-        Kind::ALL.iter().filter_map(|kind| Some((*kind, fault::of_node(*kind, &node)?))).collect()
+        fault::of_node(kind, &node)
     }
 
     fn with_unit(&self, sample: &UnitSample, foreign: Reading<Vec<String>>, look: impl FnOnce(&Unit)) {
@@ -419,7 +420,7 @@ impl<'a> Scene<'a> {
 
     /// Says once that the GPUs cannot be read, where no rule has said it, and once that they can again: a fault of the
     /// collector, nobody's idleness.
-    fn collector(&self, seen: &[Sight], before: &Before, ledger: &mut Ledger) -> Result<(), Trouble> {
+    fn collector(&self, seen: &[Sight], open: &[FaultRow], ledger: &mut Ledger) -> Result<(), Trouble> {
         let of_node = || seen.iter().any(|sight| sight.subject == NODE);
         match &self.snapshot.gpus {
             Reading::Absent(why) if !of_node() => {
@@ -431,13 +432,13 @@ impl<'a> Scene<'a> {
                     );
                 }
             }
-            Reading::Measured(_) if *before != Before::Ended => {
-                for fault in ledger.faults()?.iter().filter(|f| f.kind == COLLECTOR) {
+            Reading::Measured(_) => {
+                for fault in open.iter().filter(|row| row.kind == COLLECTOR) {
                     ledger.fault_gone(fault.id, self.setting.now)?;
                     tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
                 }
             }
-            Reading::Absent(_) | Reading::Measured(_) => {}
+            Reading::Absent(_) => {}
         }
         Ok(())
     }
@@ -477,7 +478,7 @@ impl<'a> Scene<'a> {
     /// Whether the subject of a fault that is no rule of one GPU was looked at and is well; or is no longer a part of a
     /// node that is complete.
     fn is_fine(&self, kind: Kind, row: &FaultRow) -> bool {
-        if let Some((_, says)) = self.of_node().into_iter().find(|(its, _)| *its == kind) {
+        if let Some(says) = self.of_node(kind) {
             return says == Says::Fine;
         }
         let Reading::Measured(report) = &self.snapshot.gpus else { return false };

@@ -78,7 +78,7 @@ pub fn keep(
     }
     match leaks.iter().find(|leak| leak.sure) {
         Some(leak) if setting.config.epilog.on_leak == Action::Drain => {
-            drain(setting, (job, run), leak, ledger)
+            drain(setting, (job, run), leak, newest, ledger)
         }
         _ => Ok(Kept::default()),
     }
@@ -88,6 +88,7 @@ fn drain(
     setting: &Setting,
     (job, run): (JobId, Option<&JobRun>),
     leak: &Leak,
+    newest: RunId,
     ledger: &mut Ledger,
 ) -> Result<Kept, Trouble> {
     let subject = leak.subject();
@@ -119,12 +120,11 @@ fn drain(
         Step::Drain(warrant) => {
             let mut unseen = || Reading::Absent(Absence::NotAsked);
             let look = Look { in_epilog: true, ..look_by(setting, &mut unseen) };
-            let run = ledger.newest_run_id()?;
-            let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run, finding: 0 };
+            let mut desk = Desk { ledger, slurm: setting.slurm, now: setting.now, run: newest, finding: 0 };
             match act::fault::drain(warrant, row.id, &look, &mut desk)? {
                 Ending::Withheld(doubt) => doubt.because,
                 Ending::Ended(outcome, words) => {
-                    let how = format!("{outcome:?}").to_lowercase();
+                    let how = outcome.word();
                     kept.lines.push(format!("drain for what job {job} left {how}: {words}"));
                     kept.drain_failed = matches!(outcome, Outcome::Failed | Outcome::Unknown);
                     return Ok(kept);

@@ -73,13 +73,7 @@ impl Faulty {
         let mut ledger = Ledger::open(&site.folder(&self.name), &self.name, &now, site.opening()).unwrap();
         let row = sighted(RunId(tick), &now, &mut ledger);
         let mut gpus = || Reading::Absent(Absence::NotAsked);
-        let look = Look {
-            rules: &site.config.rules,
-            cap: site.cap(),
-            gpus: &mut gpus,
-            admin_comment: false,
-            in_epilog: false,
-        };
+        let look = site.look(&mut gpus);
         let mut desk = Desk { ledger: &mut ledger, slurm: &seat, now: &now, run: RunId(tick), finding: 0 };
         if std::mem::take(&mut self.uncounted) {
             let drain = desk.ledger.fault_drains(&now).unwrap().pop().unwrap();

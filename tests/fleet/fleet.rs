@@ -4,6 +4,7 @@
 use super::finding;
 use super::node::{Done, Node, Tick};
 use super::slurmctld::{Asked, Slurmctld};
+use gpu_reaper_hc::act::look::Look;
 use gpu_reaper_hc::config::{self, Config};
 use gpu_reaper_hc::ledger::Opening;
 use gpu_reaper_hc::mode::Mode;
@@ -66,6 +67,11 @@ impl Site {
     /// How ledgers are opened.
     pub fn opening(&self) -> Opening {
         Opening { wait: Duration::from_secs(5), max_bytes: self.config.history.max_size_bytes }
+    }
+
+    /// What looks before a deed on a node.
+    pub fn look<'a>(&'a self, gpus: &'a mut dyn FnMut() -> Reading<GpuReport>) -> Look<'a> {
+        Look { rules: &self.config.rules, cap: self.cap(), gpus, admin_comment: false, in_epilog: false }
     }
 
     /// The limit over the cluster.

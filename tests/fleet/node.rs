@@ -4,7 +4,6 @@
 
 use super::fleet::Site;
 use super::slurmctld::{Asked, Seat, Slurmctld};
-use gpu_reaper_hc::act::look::Look;
 use gpu_reaper_hc::act::{self, Desk, Doubt, Ending, Lift, Terminate};
 use gpu_reaper_hc::ledger::{Ledger, NewAction, NewFinding, OpenDrain, Question};
 use gpu_reaper_hc::mode::{EnforceIn, Mode};
@@ -195,8 +194,7 @@ impl Node {
         let (rules, report) = (&site.config.rules, &site.quiet);
         let step = escalate(tick.finding, rules, circumstances);
         let mut gpus = || Reading::Measured(report.clone());
-        let mut look =
-            Look { rules, cap: site.cap(), gpus: &mut gpus, admin_comment: false, in_epilog: false };
+        let mut look = site.look(&mut gpus);
         let mut desk = Desk { ledger: &mut *ledger, slurm: seat, now: tick.now, run: tick.run, finding };
         let job = &self.job;
         let (asked, ending) = match step {
@@ -257,13 +255,7 @@ impl Node {
             return false;
         }
         let mut gpus = || Reading::Measured(site.quiet.clone());
-        let look = Look {
-            rules: &site.config.rules,
-            cap: site.cap(),
-            gpus: &mut gpus,
-            admin_comment: false,
-            in_epilog: false,
-        };
+        let look = site.look(&mut gpus);
         let mut desk = Desk { ledger, slurm: seat, now: tick.now, run: tick.run, finding: 0 };
         lifted(act::count_again(drain, &self.nodes, &look, &mut desk).unwrap())
     }

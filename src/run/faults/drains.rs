@@ -57,7 +57,7 @@ fn look_after(
     if unclear {
         if let Some(outcome) = act::fault::reconcile(drain, &mut desk)? {
             drain.outcome = outcome;
-            tracing::warn!("the earlier drain `{}` is {}, by looking", drain.reason, how(outcome));
+            tracing::warn!("the earlier drain `{}` is {}, by looking", drain.reason, outcome.word());
         }
         return Ok(());
     }
@@ -84,10 +84,6 @@ pub fn is_covered(row: &FaultRow, drains: &[FaultDrain]) -> bool {
     let is_its = |drain: &FaultDrain| drain.fault == row.id || drain.made.0 >= row.opened.0;
     let while_one_stood = row.withheld.as_deref().is_some_and(|why| why.contains(FOR_A_FAULT));
     while_one_stood || drains.iter().any(|d| (d.stands() || d.outcome == Outcome::Lifted) && is_its(d))
-}
-
-fn how(outcome: Outcome) -> String {
-    format!("{outcome:?}").to_lowercase()
 }
 
 fn step(
@@ -132,7 +128,7 @@ fn step(
                     if outcome == Outcome::Failed {
                         ledger.unanswered(&back_off, setting.now)?;
                     }
-                    let (fault, how) = (kind.word(), how(outcome));
+                    let (fault, how) = (kind.word(), outcome.word());
                     tracing::warn!(
                         fault,
                         verdict = "drain",
