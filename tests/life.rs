@@ -3,6 +3,7 @@
 
 use gpu_reaper_hc::config::{self, Config};
 use gpu_reaper_hc::explain::{self, Answer, Asked};
+use gpu_reaper_hc::host::kernel_log::{Heard, Xid};
 use gpu_reaper_hc::ledger::Ledger;
 use gpu_reaper_hc::model::*;
 use gpu_reaper_hc::place::Place;
@@ -23,6 +24,12 @@ const DAY_MS: i64 = 86_400_000;
 struct Seen {
     /// Whose the process on each GPU is.
     whose: Vec<Whose>,
+    /// What one reading of the kernel's log brings.
+    heard: Option<Heard>,
+}
+
+fn address(index: u32) -> PciAddress {
+    PciAddress::parse(&format!("0000:{:x}:00", 0x1a + index)).unwrap()
 }
 
 fn card(index: u32) -> UnitSample {
@@ -36,7 +43,7 @@ fn card(index: u32) -> UnitSample {
             kind: UnitKind::Gpu,
             index: NvmlIndex(index),
             minor: Reading::Measured(DeviceMinor(index)),
-            pci: Reading::Absent(Absence::NoData),
+            pci: Reading::Measured(address(index)),
             name: Reading::Measured("H100".to_owned()),
         },
         readings: Readings {
@@ -91,6 +98,10 @@ impl Eyes for Seen {
     fn holders(&mut self, _: &[DeviceMinor], _: Option<&JobRun>) -> Reading<Vec<(DeviceMinor, u32)>> {
         Reading::Measured(Vec::new())
     }
+
+    fn kernel_log(&mut self, _since: Option<u64>) -> Reading<Heard> {
+        self.heard.clone().map_or(Reading::Absent(Absence::NotSupported), Reading::Measured)
+    }
 }
 
 /// A node whose clocks a test sets. Slurm answers nothing.
@@ -100,6 +111,7 @@ struct Node {
     place: Place,
     slurm: Slurm,
     now: Now,
+    heard: Option<Heard>,
 }
 
 fn node() -> Node {
@@ -129,6 +141,7 @@ fn beside(folder: tempfile::TempDir, name: &str) -> Node {
         now: Now { boot_id: "one".into(), boot: BootMs(10 * DAY_MS), wall: WallMs(20_000 * DAY_MS) },
         folder,
         config,
+        heard: None,
     }
 }
 
@@ -160,7 +173,9 @@ impl Node {
                 interval_ms: None,
                 until: Instant::now() + Duration::from_secs(45),
             };
-            summary = match run::run(&setting, &mut Seen { whose: whose.to_vec() }).unwrap() {
+            summary = match run::run(&setting, &mut Seen { whose: whose.to_vec(), heard: self.heard.clone() })
+                .unwrap()
+            {
                 Ended::Ran(line) => line,
                 Ended::Overlapped => panic!("no other run is there"),
             };
@@ -327,4 +342,35 @@ fn the_explanation_doubts_what_the_run_doubted() {
     assert!(node.not_judged_for(50).contains("not known for certain"), "{}", node.not_judged_for(50));
     node.runs(28, &[of(50), of(60)]);
     assert!(node.breaching_min(50).is_some(), "the processes are where they belong");
+}
+
+#[test]
+fn what_the_kernels_log_held_before_the_ledger_began_is_no_news_however_long_it_takes_to_read() {
+    // A slow machine reads a long log in pieces: the second piece is as old as the first.
+    let xid = |seq| Xid {
+        seq,
+        at: BootMs(DAY_MS),
+        by_kernel: true,
+        gpu: address(0),
+        instance: None,
+        number: Some(79),
+        pid: None,
+        name: None,
+    };
+    let piece =
+        |seq, to_end| Some(Heard { xids: vec![xid(seq)], older: vec![], next: seq + 1, lost: 0, to_end });
+    let mut node = node();
+    for (seq, to_end) in [(10, false), (20, false), (30, true)] {
+        node.heard = piece(seq, to_end);
+        node.runs(8, &[Whose::Outside; 2]);
+        let told = node.ledger().open_faults().unwrap().into_iter().filter(|f| f.kind == "xid");
+        assert_eq!(told.count(), 0, "record {seq}");
+    }
+    node.heard = piece(40, true);
+    node.runs(8, &[Whose::Outside; 2]);
+    let told = node.ledger().open_faults().unwrap();
+    assert!(
+        told.iter().any(|fault| fault.detail.contains("record 40 of this boot's kernel log")),
+        "{told:?}"
+    );
 }

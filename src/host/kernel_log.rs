@@ -59,10 +59,12 @@ pub struct Heard {
     pub next: u64,
     /// So many records after the cursor were overwritten before they could be read: what they said is not known.
     pub lost: u64,
+    /// The log was read to its end: what comes later is written later.
+    pub to_end: bool,
 }
 
 /// How much of a log is read in one go; the rest is the next reading's.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Bound {
     /// Records after the cursor.
     new: u64,
@@ -227,7 +229,7 @@ impl Ear {
             // Of another boot, or of no log at all.
             self.cursor = None;
         }
-        self.stop()
+        Heard { to_end: true, ..self.stop() }
     }
 
     /// No more is read, now.
@@ -235,7 +237,7 @@ impl Ear {
         let next = self.next.max(self.cursor).unwrap_or(0);
         let is_new = |x: &Xid| self.cursor.is_none_or(|cursor| x.seq >= cursor);
         let (xids, older) = self.told.into_iter().partition(is_new);
-        Heard { xids, older, next, lost: self.lost }
+        Heard { xids, older, next, lost: self.lost, to_end: false }
     }
 }
 

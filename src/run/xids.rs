@@ -24,6 +24,8 @@ const LOG: &str = "kernel-log";
 const NEXT: &str = "next";
 /// On which boot, by a hash of its id.
 const BOOT: &str = "boot";
+/// That the log was once read to its end.
+const TO_END: &str = "to end";
 /// "Fallen off the bus" without a number is this one.
 const OFF_THE_BUS: u32 = 79;
 
@@ -59,10 +61,14 @@ pub fn look(
     let read_on = remembered.get(LOG, BOOT).filter(|of| *of == boot);
     let cursor = read_on.and_then(|_| remembered.get(LOG, NEXT));
     let Reading::Measured(heard) = eyes.kernel_log(cursor) else { return Ok((Vec::new(), Vec::new())) };
-    let read_to = match cursor == Some(heard.next) {
+    let knew_all = remembered.get(LOG, TO_END).is_some();
+    let mut read_to = match cursor == Some(heard.next) {
         true => Vec::new(),
         false => vec![(LOG.to_owned(), BOOT, boot), (LOG.to_owned(), NEXT, heard.next)],
     };
+    if heard.to_end && !knew_all {
+        read_to.push((LOG.to_owned(), TO_END, 1));
+    }
     if heard.lost > 0 {
         tracing::warn!(
             "{} records of the kernel's log were overwritten before they were read: whether a GPU told of trouble in them \
@@ -71,11 +77,11 @@ pub fn look(
         );
     }
     attach(setting, run, snapshot, (&heard, eyes), ledger)?;
-    // What the log held before this ledger began was there to be seen by whoever set the node up.
-    let first_ever = remembered.get(LOG, BOOT).is_none();
+    // What the log held before this ledger began was there to be seen by whoever set the node up. A long log, or a slow
+    // machine, takes several readings to come to its end.
     let hardware = |xid: &&Xid| setting.config.faults.law.xids.contains(&xid.number.unwrap_or(OFF_THE_BUS));
     let mut found = Vec::new();
-    for xid in heard.xids.iter().filter(|_| !first_ever).filter(hardware) {
+    for xid in heard.xids.iter().filter(|_| knew_all).filter(hardware) {
         // Another node of this host, or a virtual machine, may have cards of its own.
         if ledger.has_had_gpu_at(&xid.gpu)? {
             let detail = words(setting, xid, snapshot);

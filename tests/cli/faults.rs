@@ -280,7 +280,7 @@ fn an_xid_that_means_hardware_is_the_nodes_fault_once_a_boot_and_what_a_process_
     let words = format!("fault xid: Xid 79 on GPU 0 ({place}.0) at 20");
     assert!(told[0].contains(&words) && told[0].contains(" of this boot's kernel log"), "{told:?}");
     let kept = "SELECT count(*) FROM remembered WHERE subject = 'kernel-log' AND value > 0";
-    assert_eq!(node.ledger(kept), "2", "how far it was read, and on which boot");
+    assert_eq!(node.ledger(kept), "3", "how far it was read, on which boot, and that its end was reached");
     assert_eq!(node.ledger("SELECT count(*) FROM fault_drain"), "0", "the kernel itself did not say it");
     let over = warned_in(60, &node);
     assert!(over.len() == 1 && over[0].contains("fault xid is over"), "{over:?}");

@@ -183,6 +183,8 @@ fn a_reading_ends_in_time_and_the_next_one_goes_on() {
     let bound = |new, all| Bound { new, time: Duration::from_secs(60), all };
     let told = |cursor, bound| {
         let heard = hear(cursor, bound, log(&all)).measured().unwrap().clone();
+        let at_end = heard.next == 1100;
+        assert_eq!(heard.to_end, at_end && bound.all > 1000, "{bound:?}");
         (heard.xids.len(), heard.next, heard.lost)
     };
     assert_eq!(told(None, bound(400, 10_000)), (400, 500, 0));
