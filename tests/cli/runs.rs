@@ -44,6 +44,37 @@ fn a_second_run_gives_up_soon_is_counted_and_nothing_is_lost() {
 }
 
 #[test]
+fn the_same_trouble_run_after_run_is_told_once_and_no_process_that_came_and_went() {
+    // NVIDIA/DCGM#279 (LG-03): gigabytes of complaints, every minute, about processes that were no more.
+    let driver = FakeNvml::new("nvmlInit_v2 ! 9\n");
+    let node = Node::new(&config(&driver, "10s"));
+    let told_in = |runs: u32, before: &dyn Fn(u32)| -> Vec<String> {
+        let of_run = |run| {
+            before(run);
+            let said = node.health_check();
+            assert_eq!(said.status, Some(0), "{said:?}");
+            let lines = said.err.lines().filter(|line| !line.contains(" INFO "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        (0..runs).flat_map(of_run).collect()
+    };
+    let blind = told_in(60, &|_| {});
+    assert!(blind.len() <= 1, "{blind:?}");
+    let healthy = fake_nvml::node(1);
+    driver.play(&healthy);
+    let over = told_in(10, &|_| {});
+    assert!(over.len() == 1 && over[0].contains("the GPUs can be read again"), "{over:?}");
+    // Five hundred of them, and none lives that is named.
+    let crowd = |run: u32| {
+        let pids =
+            (0..5).map(|n| format!("               proc compute = {} 1000\n", 4_100_000 + 5 * run + n));
+        driver.play(&format!("{healthy}{}", pids.collect::<String>()));
+    };
+    assert_eq!(told_in(100, &crowd), [""; 0]);
+    assert!(fs::metadata(node.state().join("ledger.db")).unwrap().len() < 1 << 20);
+}
+
+#[test]
 fn a_run_killed_in_the_middle_is_recorded_by_the_next_with_its_phase() {
     // mej/nhc#161, #9 (RT-01): killed at the time limit with no clue. celerity/slurmactiond#4 (RT-04): the lock file
     // is still there, and blocks nobody.
