@@ -41,6 +41,18 @@ fn clock_ms(clock: libc::clockid_t) -> Result<i64, String> {
     }
 }
 
+/// How many columns the terminal has that standard output is, 0 where it does not say; `None` where it is none.
+pub fn terminal_columns() -> Option<u16> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: `size` is plain data that lives through both calls.
+    unsafe {
+        (libc::isatty(libc::STDOUT_FILENO) == 1).then(|| {
+            libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size);
+            size.ws_col
+        })
+    }
+}
+
 /// Whether the slurmd that started this process is itself younger than `within_ms`: it runs the health check
 /// once before it registers, and waits for it. `false` where no parent is a slurmd.
 pub fn started_by_fresh_slurmd(now: &Now, within_ms: i64) -> Reading<bool> {

@@ -29,5 +29,6 @@ pub mod reading;
 pub mod release;
 pub mod run;
 pub mod scenarios;
+pub mod screen;
 pub mod slurm;
 pub mod units;

@@ -22,7 +22,9 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
-use gpu_reaper_hc::{ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios};
+use gpu_reaper_hc::{
+    ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, screen,
+};
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -354,7 +356,7 @@ fn explain_job(common: &Common, job: &str) -> u8 {
     match told {
         Ok(answer) => {
             if common.json {
-                say(&explain::json::text(&explain::json::answer(&answer, job)));
+                say(&screen::json_text(&explain::json::answer(&answer, job)));
             } else {
                 say(&explain::text::answer(&answer, job));
             }
@@ -457,7 +459,7 @@ fn examine_site(common: &Common) -> u8 {
     });
     match found {
         Ok(report) => {
-            say(&if common.json { explain::json::text(&report.json()) } else { report.text() });
+            say(&if common.json { screen::json_text(&report.json()) } else { report.text() });
             report.exit_status()
         }
         Err(why) => {
@@ -535,7 +537,7 @@ fn play_scenarios(common: &Common) -> u8 {
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
-                say(&explain::json::text(&serde_json::json!(verdicts)));
+                say(&screen::json_text(&serde_json::json!(verdicts)));
             } else {
                 say(&scenarios::table(&verdicts));
             }

@@ -12,7 +12,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 /// The floors, lowest first. A module may name modules of lower floors only.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("words", &["units", "reading"]),
+    ("words", &["units", "reading", "screen"]),
     ("facts", &["model"]),
     ("rules", &["mode", "policy"]),
     ("edges", &["config", "gpu", "slurm", "host", "lock", "place", "ledger", "deliver"]),
@@ -45,7 +45,6 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("epilog", "run"),       // the same ledger
     ("ack", "run"),          // what a run remembers of the node
     ("release", "run"),      // the notes that a run leaves of a drain
-    ("backtest", "explain"), // JSON that a terminal may show
     ("scenarios", "run"),    // a scenario is the real run, repeated
     ("scenarios", "prolog"), // between the real hooks
     ("scenarios", "epilog"),
@@ -56,7 +55,7 @@ const NEIGHBOURS: &[(&str, &str)] = &[
 ];
 
 /// Modules that are pure: no clock, no I/O, no logging.
-const PURE: &[&str] = &["units", "reading", "model", "mode", "policy"];
+const PURE: &[&str] = &["units", "reading", "screen", "model", "mode", "policy"];
 
 /// What a pure module may not name.
 const IMPURE: &[&str] = &[

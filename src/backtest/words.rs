@@ -2,9 +2,9 @@
 
 use super::player::{Asked, Found};
 use super::{Report, Subject};
-use crate::explain::json::ascii;
 use crate::model::Verdict;
 use crate::reading::Reading;
+use crate::screen::ascii;
 use crate::units::{BootMs, WallMs, human_ms};
 use serde::Serialize;
 
