@@ -53,6 +53,7 @@ mod remembered;
 mod replay;
 mod sample;
 mod schema;
+mod tally;
 #[cfg(test)]
 mod testing;
 mod unit;
@@ -74,6 +75,7 @@ pub use prune::Keep;
 pub use questions::Question;
 pub use remembered::Remembered;
 pub use replay::{JobAsked, Reach};
+pub use tally::{Actor, NOT_KNOWN, OTHERS, RUN_BOUNDS_MS, Source, Tallies, Tally};
 
 use crate::model::Now;
 use crate::units::{BootMs, NodeName, WallMs};

@@ -265,6 +265,11 @@ impl GpuHours {
         GpuHours { unit_ms: (units as i64).saturating_mul(ms.max(0)) }
     }
 
+    /// The exact sum, in milliseconds of one unit.
+    pub fn unit_ms(self) -> i64 {
+        self.unit_ms
+    }
+
     /// The figure for people and JSON.
     pub fn hours(self) -> f64 {
         self.unit_ms as f64 / 3_600_000.0

@@ -3,6 +3,7 @@
 
 use super::columns::Cells;
 use super::jobs::{self, number};
+use super::tally;
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
@@ -131,6 +132,14 @@ impl Ledger {
         durable: bool,
     ) -> Result<(), LedgerError> {
         self.durably(durable, "write an action's outcome down", |tx| {
+            let sql = "SELECT verdict, outcome FROM action WHERE id = ?1";
+            let words: Option<(String, String)> =
+                tx.query_row(sql, [id], |r| Ok((r.get(0)?, r.get(1)?))).optional()?;
+            let kept =
+                words.and_then(|(deed, was)| Some((Deed::from_word(&deed)?, Outcome::from_word(&was)?)));
+            if let Some((deed, before)) = kept {
+                tally::add_ended(tx, deed, before, outcome)?;
+            }
             let sql = "UPDATE action SET outcome = ?2, detail = ?3 WHERE id = ?1";
             tx.execute(sql, (id, outcome.word(), detail)).map(|_| ())
         })

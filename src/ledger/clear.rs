@@ -360,6 +360,8 @@ mod tests {
             since: at(0).boot,
             established: at(30).boot,
             certified_ms: 0,
+            wasted: crate::units::GpuHours::of(1, 0),
+            gpus: 1,
         };
         ledger.record_finding(&finding, RunId(1), &at(30)).unwrap();
         ledger.close_finding(run.id, Closing::Alive, RunId(2), &at(31)).unwrap();

@@ -1,11 +1,12 @@
 //! Drains for a fault of the node: written down before they are done and again when their outcome is known. They outlive
 //! fault and boot, and stay until a person lifts them.
 
+use super::tally;
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
-use crate::model::{NodeStatus, Now, Outcome, RunId};
+use crate::model::{Deed, NodeStatus, Now, Outcome, RunId};
 use crate::units::WallMs;
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row};
 
 /// A drain of this node for a fault, by its newest record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,11 @@ impl Ledger {
     /// Writes its outcome down.
     pub fn end_fault_drain(&mut self, id: i64, outcome: Outcome, detail: &str) -> Result<(), LedgerError> {
         self.durably(true, "write a drain's outcome down", |tx| {
+            let sql = "SELECT outcome FROM fault_drain WHERE id = ?1";
+            let before: Option<String> = tx.query_row(sql, [id], |r| r.get(0)).optional()?;
+            if let Some(before) = before.as_deref().and_then(Outcome::from_word) {
+                tally::add_ended(tx, Deed::Drain, before, outcome)?;
+            }
             let sql = "UPDATE fault_drain SET outcome = ?2, detail = ?3 WHERE id = ?1";
             tx.execute(sql, (id, outcome.word(), detail)).map(|_| ())
         })

@@ -2,11 +2,14 @@
 //! pruned samples can no longer tell (since when, how much of it certified), and judge nothing.
 
 use super::jobs::{job_id, number};
+use super::tally::{self, Actor, Tally};
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
-use crate::units::{BootMs, WallMs};
-use rusqlite::Row;
+use crate::policy::stage::WOULD_BLOCK;
+use crate::reading::Reading;
+use crate::units::{BootMs, GpuHours, WallMs};
+use rusqlite::{OptionalExtension, Row, Transaction};
 
 /// A finding as the rules see it in one run.
 #[derive(Clone, Debug)]
@@ -25,6 +28,10 @@ pub struct NewFinding<'a> {
     pub established: BootMs,
     /// Certified breaching time up to this run.
     pub certified_ms: i64,
+    /// What it has cost up to this run: the certified time of each of its units.
+    pub wasted: GpuHours,
+    /// How many units that are.
+    pub gpus: usize,
 }
 
 /// Why a finding is over.
@@ -106,7 +113,8 @@ pub struct Withheld {
 
 impl Ledger {
     /// Keeps what this run found, and gives the finding's row. A job run has one open finding: its start stays
-    /// what it was when it was opened, the rest follows. New clocks need [`Ledger::close_finding`] first.
+    /// what it was when it was opened, the rest follows. New clocks need [`Ledger::close_finding`] first. By how much its
+    /// cost has grown is added to [`Tally::WastedGpuMs`] in the same transaction.
     pub fn record_finding(
         &mut self,
         finding: &NewFinding,
@@ -116,12 +124,15 @@ impl Ledger {
         self.write("keep a finding", |tx| {
             let boot = boot_row_made(tx, &now.boot_id)?.id;
             let job = &finding.job.registration;
+            let more_ms = growth_ms(tx, finding, boot, now)?;
+            tally::add_wasted(tx, partition(finding.job), finding.signature, more_ms)?;
             tx.query_row(
                 "INSERT INTO finding (job_id, restart, display_id, job_run, signature, scope, units, boot,
-                     since_boot_ms, since_wall_ms, established_boot_ms, certified_ms, opened_run, last_run)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13)
-                 ON CONFLICT (job_run) WHERE closed_how IS NULL DO UPDATE SET display_id = ?3,
-                     signature = ?5, scope = ?6, units = ?7, certified_ms = ?12, last_run = ?13
+                     since_boot_ms, since_wall_ms, established_boot_ms, certified_ms, opened_run, last_run,
+                     wasted_gpu_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14)
+                 ON CONFLICT (job_run) WHERE closed_how IS NULL DO UPDATE SET display_id = ?3, signature = ?5,
+                     scope = ?6, units = ?7, certified_ms = ?12, last_run = ?13, wasted_gpu_ms = ?14
                  RETURNING id",
                 rusqlite::params![
                     number(job.job),
@@ -137,6 +148,7 @@ impl Ledger {
                     finding.established.0,
                     finding.certified_ms,
                     run.0,
+                    finding.wasted.unit_ms(),
                 ],
                 |r| r.get(0),
             )
@@ -206,7 +218,9 @@ impl Ledger {
                 "SELECT because FROM withheld WHERE job_run = ?1 AND verdict = ?2 ORDER BY last_run DESC";
             let mut known = tx.prepare(sql)?;
             let mut rows = known.query((job.0, deed.word()))?;
+            let mut is_first = true;
             while let Some(row) = rows.next()? {
+                is_first = false;
                 let before: String = row.get(0)?;
                 if without_figures(&before) == without_figures(because) {
                     let sql = "UPDATE OR REPLACE withheld
@@ -215,6 +229,12 @@ impl Ledger {
                     tx.execute(sql, (job.0, deed.word(), before, because, run.0, now.wall.0))?;
                     return Ok(false);
                 }
+            }
+            if is_first {
+                tally::add(tx, &Tally::Deed { actor: Actor::of(deed), deed, enforced: false }, 1)?;
+            }
+            if because.starts_with(WOULD_BLOCK) {
+                tally::add(tx, &Tally::SharedNode, 1)?;
             }
             let sql = "INSERT INTO withheld VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?5, 1)";
             tx.execute(sql, (job.0, deed.word(), because, run.0, now.wall.0))?;
@@ -231,6 +251,30 @@ impl Ledger {
             )?;
             found.query_map([job.0], withheld)?.collect()
         })
+    }
+}
+
+/// By how much a finding has cost more than was counted when it was last kept. No more than its units times the time
+/// since then, also where that was another finding of the job run: however often it is closed and found again, and
+/// whichever units it names, no hour of a GPU counts twice.
+fn growth_ms(tx: &Transaction, finding: &NewFinding, boot: i64, now: &Now) -> rusqlite::Result<i64> {
+    let sql = "SELECT f.closed_how ISNULL, f.wasted_gpu_ms, r.boottime_ms
+               FROM finding f LEFT JOIN run r ON r.id = f.last_run
+               WHERE f.job_run = ?1 AND f.boot = ?2 ORDER BY f.id DESC LIMIT 1";
+    let last: Option<(bool, i64, Option<i64>)> =
+        tx.query_row(sql, (finding.job.id.0, boot), |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?))).optional()?;
+    let counted_ms = last.filter(|(is_open, ..)| *is_open).map_or(0, |(_, ms, _)| ms);
+    let since = last.and_then(|(.., kept)| kept).unwrap_or(finding.since.0).max(finding.since.0);
+    let most = GpuHours::of(finding.gpus, now.boot.0 - since);
+    Ok((finding.wasted.unit_ms() - counted_ms).clamp(0, most.unit_ms()))
+}
+
+/// The partition under which a job run's hours are counted.
+fn partition(job: &JobRun) -> &str {
+    let told = job.details.as_ref().map(|d| &d.partition);
+    match (&job.registration.partition, told) {
+        (Reading::Measured(name), _) | (Reading::Absent(_), Some(Reading::Measured(name))) => name,
+        _ => tally::NOT_KNOWN,
     }
 }
 
@@ -296,6 +340,8 @@ mod tests {
             since: at(since).boot,
             established: at(since + 30).boot,
             certified_ms: minutes * 60_000,
+            wasted: GpuHours::of(8, minutes * 60_000),
+            gpus: 8,
         };
         let first = ledger.record_finding(&seen("idle", 0, 30), RunId(1), &at(30)).unwrap();
         let same = ledger.record_finding(&seen("hung", 5, 31), RunId(2), &at(31)).unwrap();
@@ -312,6 +358,65 @@ mod tests {
         ledger.clear(job.registration.job, Some(0), &at(91), false, None).unwrap();
         assert!(ledger.open_findings().unwrap().is_empty());
         assert_eq!(ledger.findings_of(job.id).unwrap().len(), 2, "what was found is kept");
+    }
+
+    /// Keeps a finding of these units in a run of its own, and gives what was counted so far, in minutes of a GPU.
+    fn kept(ledger: &mut Ledger, minute: i64, since: i64, gpus: usize, signature: &str) -> u64 {
+        let run = Brought::at(minute, report(8, 0)).append(ledger);
+        let job = ledger.open_runs(BOOT).unwrap().pop().unwrap();
+        let finding = NewFinding {
+            job: &job,
+            signature,
+            scope: "whole",
+            units: "",
+            since: at(since).boot,
+            established: at(since + 30).boot,
+            certified_ms: (minute - since) * 60_000,
+            wasted: GpuHours::of(gpus, (minute - since) * 60_000),
+            gpus,
+        };
+        for _killed_and_repeated in 0..2 {
+            ledger.record_finding(&finding, run, &at(minute)).unwrap();
+        }
+        ledger.tallies().unwrap().wasted_gpu_ms() / 60_000
+    }
+
+    #[test]
+    fn what_a_finding_cost_is_counted_as_it_grows_and_no_hour_twice() {
+        let (_dir, mut ledger) = fresh();
+        let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
+        assert_eq!(kept(&mut ledger, 30, 0, 8, "hung"), 240);
+        assert_eq!(kept(&mut ledger, 31, 0, 8, "hung"), 248);
+        // The same time under another look, and of fewer units: what they have cost was counted.
+        assert_eq!(kept(&mut ledger, 32, 0, 2, "idle"), 248);
+        assert_eq!(kept(&mut ledger, 33, 0, 2, "idle"), 250);
+        assert_eq!(kept(&mut ledger, 34, 0, 8, "idle"), 258);
+        // Closed and found again with the same start, as after an exemption that was taken back.
+        ledger.close_finding(run, Closing::Exempt, RunId(5), &at(34)).unwrap();
+        assert_eq!(kept(&mut ledger, 44, 0, 8, "idle"), 338);
+        // Another start is another breach.
+        ledger.close_finding(run, Closing::Alive, RunId(6), &at(45)).unwrap();
+        assert_eq!(kept(&mut ledger, 90, 60, 8, "idle"), 578);
+        let wasted = |signature: &str| {
+            let (partition, signature) = ("h100".to_owned(), signature.to_owned());
+            ledger.tallies().unwrap().of(&Tally::WastedGpuMs { partition, signature }) / 60_000
+        };
+        assert_eq!((wasted("hung"), wasted("idle")), (248, 330));
+        assert_eq!(&578, &(wasted("hung") + wasted("idle")));
+    }
+
+    #[test]
+    fn what_was_withheld_is_counted_once_a_job_run_and_deed() {
+        let (_dir, mut ledger) = fresh();
+        let run = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
+        let reasons =
+            ["mode is observe", "would block 4 GPUs of others", "would block 3 GPUs of others", "no answer"];
+        for (minute, because) in (1..).zip(reasons) {
+            ledger.withhold(run, Deed::Drain, because, RunId(minute), &at(minute)).unwrap();
+        }
+        let withheld = Tally::Deed { actor: Actor::Scontrol, deed: Deed::Drain, enforced: false };
+        let tallies = ledger.tallies().unwrap();
+        assert_eq!((tallies.of(&withheld), tallies.of(&Tally::SharedNode)), (1, 1));
     }
 
     #[test]

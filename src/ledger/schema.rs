@@ -20,6 +20,7 @@ mod v1;
 mod v2;
 mod v3;
 mod v4;
+mod v5;
 
 /// The migrations, oldest first.
-pub(super) const MIGRATIONS: &[&str] = &[v1::V1, v2::V2, v3::V3, v4::V4];
+pub(super) const MIGRATIONS: &[&str] = &[v1::V1, v2::V2, v3::V3, v4::V4, v5::V5];

@@ -163,6 +163,9 @@ pub enum Step {
     Unclear,
 }
 
+/// How a reason begins that withholds a drain because the job shares its node.
+pub const WOULD_BLOCK: &str = "would block";
+
 /// What a step depends on besides the finding.
 #[derive(Debug)]
 pub struct Circumstances<'a> {
@@ -481,7 +484,7 @@ fn would_block(finding: &Finding, rules: &Rules, c: &Circumstances) -> Option<St
     match c.node_units {
         Reading::Measured(all) => {
             let others = all.saturating_sub(finding.units.len() as u32);
-            (others > 0).then(|| format!("would block {others} GPUs of others"))
+            (others > 0).then(|| format!("{WOULD_BLOCK} {others} GPUs of others"))
         }
         Reading::Absent(why) => {
             Some(format!("that the job holds every GPU of this node is not certain: {}", why.words()))

@@ -209,6 +209,8 @@ impl Case {
             since: finding.since,
             established: BootMs(setting.now.boot.0 - finding.established_for_ms),
             certified_ms: finding.evidence().certified_ms(),
+            wasted: finding.wasted(),
+            gpus: finding.units.len(),
         };
         Ok(ledger.record_finding(&seen, run, setting.now)?)
     }

@@ -137,6 +137,8 @@ impl Node {
             since: finding.since,
             established: finding.since,
             certified_ms: finding.evidence().certified_ms(),
+            wasted: finding.wasted(),
+            gpus: finding.units.len(),
         };
         ledger.record_finding(&seen, run, now).unwrap()
     }
