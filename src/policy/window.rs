@@ -238,7 +238,14 @@ impl<'a> Series<'a> {
                 return Stretch { from, ended };
             }
         }
-        Stretch { from, ended: Ended::Warmup }
+        Stretch { from: self.oldest_of_the_breach(), ended: Ended::Warmup }
+    }
+
+    /// Where a stretch begins that reaches the oldest tick: what was drawn before that tick is not seen here. The run that
+    /// opened the finding saw it, so an open breach begins no earlier than that run said.
+    fn oldest_of_the_breach(&self) -> usize {
+        let began = |row: &OpenFinding| self.ticks.iter().position(|tick| tick.at >= row.since);
+        self.open_finding.and_then(began).unwrap_or(0)
     }
 
     /// Whether the time between tick `t - 1` and `t` is itself evidence.

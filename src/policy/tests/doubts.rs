@@ -266,6 +266,32 @@ fn how_far_back_replay_reads_does_not_change_the_signature() {
 }
 
 #[test]
+fn how_far_back_replay_reads_does_not_make_an_open_breach_an_earlier_one_that_is_told_again() {
+    // The job's last work lay between two looks: the first look at zero is known for work by its energy alone.
+    let mut unit = vec![at(97); 30];
+    unit.extend(vec![at(0); 211]);
+    let mut full = history(&[unit]);
+    metered(&mut full, 0, |t| if t <= 30 { 600 } else { 118 });
+    let since = full.ticks[31].at;
+    full.actions.push(record(1, Verdict::Alert, full.ticks[91].run.0, Outcome::Done));
+    full.open_finding = Some(OpenFinding {
+        since,
+        opened_run: full.ticks[91].run,
+        last_run: full.ticks[239].run,
+        certified_ms: full.ticks[239].at.since_ms(since),
+        signature: "hung".into(),
+    });
+    for oldest in 28..34 {
+        let mut cut = full.clone();
+        cut.ticks.drain(..oldest);
+        let found = finding(&cut);
+        assert_eq!((found.since, found.wasted()), (since, finding(&full).wasted()), "from tick {oldest}");
+        let taken = step(&cut, &found, &rules(), Mode::Observe, 1240);
+        assert!(!matches!(taken, Step::Alert), "told again from tick {oldest}");
+    }
+}
+
+#[test]
 fn how_far_back_replay_reads_does_not_hide_a_throttle() {
     let slowed = Observation {
         sm_util: percent(100),
