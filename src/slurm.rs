@@ -28,6 +28,7 @@ pub use version::release_of;
 
 use crate::model::{GpuClaim, JobRun, Outcome};
 use crate::policy::attribution::{Configured, Mapping};
+use crate::program::one_line;
 use crate::reading::Absence;
 use crate::units::NodeName;
 use command::{Commands, Program};
@@ -226,7 +227,7 @@ pub fn mapping(map: GresMap) -> Mapping {
 
 /// A parser's complaint as an answer that was not understood.
 fn misread(program: Program, why: impl fmt::Display) -> NoAnswer {
-    NoAnswer::NotUnderstood { program: program.name(), text: command::one_line(why.to_string().as_bytes()) }
+    NoAnswer::NotUnderstood { program: program.name(), text: one_line(why.to_string().as_bytes()) }
 }
 
 #[cfg(test)]

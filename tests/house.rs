@@ -15,6 +15,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("words", &["units", "reading", "screen"]),
     ("facts", &["model"]),
     ("rules", &["mode", "policy"]),
+    ("wire", &["http", "program"]),
     ("edges", &["config", "gpu", "slurm", "host", "lock", "place", "ledger", "deliver"]),
     ("act", &["act"]),
     (

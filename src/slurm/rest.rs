@@ -2,15 +2,14 @@
 //! ask slurmctld. It only reads: what is done to Slurm goes through its commands, and no token that could do more
 //! than read has to lie on a node. Whatever is not plainly an answer is none.
 
-mod http;
-mod socket;
 mod token;
 
 use super::json::{self, Complaint};
-use super::{Answer, Listed, NoAnswer, command::one_line};
+use super::{Answer, Listed, NoAnswer};
+use crate::http::{Failure, Reply, Server};
 use crate::model::{JobId, NodeRow};
+use crate::program::one_line;
 use crate::units::NodeName;
-use http::{Failure, Reply, Server};
 use serde::Deserialize;
 use std::cell::{Cell, OnceCell};
 use std::ops::RangeInclusive;

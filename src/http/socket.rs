@@ -1,4 +1,4 @@
-//! slurmrestd's unix socket, for the HTTP client: what it needs to connect, write and read there. Every wait ends at
+//! A unix socket for the HTTP client: what it needs to connect, write and read there. Every wait ends at
 //! the client's deadline, also the one for a listener whose queue is full.
 
 use std::io::{Error as IoError, ErrorKind, Read, Write};

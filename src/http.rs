@@ -1,17 +1,25 @@
-//! One GET to slurmrestd: bounded in time and in size, to the named place and to no other. No redirect is followed and
-//! no proxy asked, for either would carry the token elsewhere.
+//! One exchange over HTTP: bounded in time and in size, to the named place and to no other. No redirect is followed and
+//! no proxy asked, for either would carry a secret elsewhere. Whose words cross it is its caller's concern.
 
-use super::socket::{NoLookup, Socket};
+mod secret;
+mod socket;
+
+pub use secret::Secret;
+
+use socket::{NoLookup, Socket};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::config::Config;
-use ureq::http::HeaderValue;
+use ureq::http::{HeaderName, HeaderValue, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Error};
+use ureq::{Agent, Body, Error};
 
 /// All nodes of a cluster of ten thousand are about half of this (3 KB a node in 26.05).
 const MOST_BODY_BYTES: u64 = 64 << 20;
+/// What is read of the answer to something that was sent: its first words say what is wrong.
+const MOST_WORDS_BYTES: u64 = 2 << 10;
 
 /// Where distributions keep the certificates that their programs trust.
 const SYSTEM_BUNDLES: [&str; 3] = [
@@ -22,15 +30,18 @@ const SYSTEM_BUNDLES: [&str; 3] = [
 
 /// What came back, whatever the status.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub struct Reply {
+    /// The status.
     pub status: u16,
     /// Not always UTF-8: a job's name may hold any byte.
     pub body: Vec<u8>,
+    /// The header Retry-After, as it came.
+    pub retry_after: Option<String>,
 }
 
 /// Why nothing came back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The limit passed first.
     TimedOut,
     /// No connection, or none that could be trusted.
@@ -39,8 +50,8 @@ pub(super) enum Failure {
     Broken(String),
 }
 
-/// A slurmrestd's address, and a client for it.
-pub(super) struct Server {
+/// A server's address, and a client for it.
+pub struct Server {
     agent: Agent,
     base: String,
 }
@@ -52,6 +63,14 @@ impl Server {
     /// For https: there is nothing to trust on this host.
     pub fn at(url: &str) -> Result<Server, String> {
         Server::trusting(url, &SYSTEM_BUNDLES.map(Path::new))
+    }
+
+    /// The same where https trusts the certificates of this file and no others.
+    ///
+    /// # Errors
+    /// The file holds none.
+    pub fn known_by(url: &str, bundle: &Path) -> Result<Server, String> {
+        Server::trusting(url, &[bundle])
     }
 
     fn trusting(url: &str, bundles: &[&Path]) -> Result<Server, String> {
@@ -83,10 +102,29 @@ impl Server {
             request = request.header(name, value);
         }
         let mut response = request.config().timeout_global(Some(limit)).build().call().map_err(failure)?;
-        let status = response.status().as_u16();
         let body = response.body_mut().with_config().limit(MOST_BODY_BYTES).read_to_vec().map_err(failure)?;
-        Ok(Reply { status, body })
+        Ok(replied(&response, body))
     }
+
+    /// Sends a JSON text to the server's own address. Of the answer its status counts: of its body no more than the
+    /// first words are read, and none of them need come.
+    pub fn post(&self, json: &str, limit: Duration) -> Result<Reply, Failure> {
+        if limit.is_zero() {
+            return Err(Failure::TimedOut);
+        }
+        let request = self.agent.post(&self.base).header("Content-Type", "application/json");
+        let sent = request.config().timeout_global(Some(limit)).build().send(json);
+        let mut response = sent.map_err(failure)?;
+        let mut words = Vec::new();
+        let _ = response.body_mut().as_reader().take(MOST_WORDS_BYTES).read_to_end(&mut words);
+        Ok(replied(&response, words))
+    }
+}
+
+fn replied(response: &Response<Body>, body: Vec<u8>) -> Reply {
+    let said = response.headers().get(HeaderName::from_static("retry-after"));
+    let retry_after = said.and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Reply { status: response.status().as_u16(), body, retry_after }
 }
 
 fn configured(tls: Option<TlsConfig>) -> Config {
