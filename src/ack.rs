@@ -29,12 +29,18 @@ pub fn ack(ledger: &mut Ledger, named: Option<&str>, by: &str, now: &Now) -> Res
     }
     let mut said = String::new();
     for row in meant {
-        ledger.acknowledge(row.id, by, now).map_err(nothing)?;
+        // The first one stands: whom the others ask.
+        said += &match &row.acked_by {
+            Some(taken) => format!("already acknowledged by {taken}: {}\n", name(row)),
+            None => {
+                ledger.acknowledge(row.id, by, now).map_err(nothing)?;
+                format!("acknowledged {}\n", line(row))
+            }
+        };
         // From now on as many GPUs are expected as are listed.
         if row.kind == Kind::GpuMissing.word() && row.subject == missing::COUNT {
             ledger.forget(NODE, MOST_GPUS).map_err(nothing)?;
         }
-        said += &format!("acknowledged {}\n", line(row));
         said += &drain_of(row, &made);
     }
     Ok(said)
@@ -44,9 +50,15 @@ fn is_named(row: &FaultRow, named: &str) -> bool {
     row.kind == named || named.parse() == Ok(row.id)
 }
 
+/// Its number and kind, and since when.
+fn name(row: &FaultRow) -> String {
+    format!("{} {} since {}", row.id, row.kind, row.opened.rfc3339())
+}
+
+/// Whether somebody has taken it on stands before its words, which may be long.
 fn line(row: &FaultRow) -> String {
     let acked = row.acked_by.as_ref().map_or(String::new(), |by| format!(" (acknowledged by {by})"));
-    format!("{} {} since {}: {}{acked}", row.id, row.kind, row.opened.rfc3339(), row.detail)
+    format!("{}{acked}: {}", name(row), row.detail)
 }
 
 /// The drain for this fault: it stands and is left to people, or is withheld.
