@@ -85,6 +85,17 @@ pub enum Command {
         #[arg(value_name = "FAULT")]
         fault: Option<String>,
     },
+    /// List the case files kept of job runs that are over and had a finding or an action, newest first
+    ///
+    /// Hours are certified ones, never projections. Reads the ledger of this node and changes nothing.
+    Cases {
+        /// Print CSV, which no spreadsheet takes for formulas; with --json: an object a line, and not both
+        #[arg(long)]
+        csv: bool,
+        /// Only those of job runs that ended within this time
+        #[arg(long, value_name = "DURATION", value_parser = crate::config::duration)]
+        since: Option<Duration>,
+    },
     /// Check, show or print the configuration
     Config {
         /// Which

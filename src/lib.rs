@@ -8,6 +8,7 @@
 pub mod ack;
 pub mod act;
 pub mod backtest;
+pub mod cases;
 pub mod cli;
 pub mod config;
 pub mod deliver;

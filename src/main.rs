@@ -8,6 +8,7 @@
 
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
+use gpu_reaper_hc::cases::{self, Form};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::epilog::{here::Here, verify::Sight};
@@ -22,6 +23,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
+use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
     ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, screen,
 };
@@ -86,6 +88,7 @@ fn answer() -> u8 {
         }
         (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Ack { fault }), _) => acknowledge(&cli.common, fault.as_deref()),
+        (Some(Command::Cases { csv, since }), _) => list_cases(&cli.common, *csv, *since),
         (Some(Command::Doctor), _) => examine_site(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
         (Some(Command::Backtest { trace, every, job_start }), _) => {
@@ -334,8 +337,10 @@ fn in_short(errors: &[ConfigError]) -> String {
     }
 }
 
+/// What only reads the ledger ends with where that cannot be read.
+const UNREADABLE: u8 = 17;
+
 fn explain_job(common: &Common, job: &str) -> u8 {
-    const UNREADABLE: u8 = 17;
     if job.trim().is_empty() {
         complain("the job id is empty; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID");
         return 2;
@@ -361,6 +366,37 @@ fn explain_job(common: &Common, job: &str) -> u8 {
                 say(&explain::text::answer(&answer, job));
             }
             answer.exit_status()
+        }
+        Err(why) => {
+            complain(&why);
+            UNREADABLE
+        }
+    }
+}
+
+fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
+    if csv && common.json {
+        complain("`--csv` and `--json`: one of them; nothing was listed");
+        return 2;
+    }
+    let Some(config) = load_or_complain(common, "nothing was listed") else {
+        return UNREADABLE;
+    };
+    let listed = place(common, &config).and_then(|place| {
+        let now = host::now()?.wall;
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let from = since.map(|since| WallMs(now.0.saturating_sub(since.as_millis() as i64)));
+        cases::kept(&ledger, from).map_err(|e| e.to_string())
+    });
+    let form = match (csv, common.json) {
+        (true, _) => Form::Csv,
+        (_, true) => Form::Json,
+        _ => Form::Table(None),
+    };
+    match listed {
+        Ok(rows) => {
+            say(&cases::print(&rows, form));
+            0
         }
         Err(why) => {
             complain(&why);

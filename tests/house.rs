@@ -30,6 +30,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "release",
             "doctor",
             "backtest",
+            "cases",
             "scenarios",
             "demo",
         ],

@@ -137,14 +137,20 @@ fn a_card_that_this_node_had_is_missing_until_a_person_says_that_it_is_gone() {
     let nobodys = node.call(&["ack", "gpu-lost"]);
     assert!(nobodys.status == Some(1) && nobodys.err.contains("nothing was acknowledged"), "{nobodys:?}");
     let acked = node.call(&["ack", "gpu-missing"]);
-    assert!(acked.status == Some(0) && acked.out.starts_with("acknowledged 1 gpu-missing since 20"), "{acked:?}");
+    assert!(
+        acked.status == Some(0) && acked.out.starts_with("acknowledged 1 gpu-missing since 20"),
+        "{acked:?}"
+    );
     for named in ["gpu-missing", "1"] {
         let again = said(node.command(&["ack", named]).env("SUDO_USER", "eve"));
         assert!(again.status == Some(0) && again.out.starts_with("already acknowledged by "), "{again:?}");
         assert!(!again.out.contains("eve"), "the first one stands: {again:?}");
     }
     let list = node.call(&["ack"]);
-    assert!(list.out.starts_with("1 gpu-missing since 20") && list.out.contains("Z (acknowledged by "), "{list:?}");
+    assert!(
+        list.out.starts_with("1 gpu-missing since 20") && list.out.contains("Z (acknowledged by "),
+        "{list:?}"
+    );
     assert!(!list.out.contains("to take one on"), "{list:?}");
     let after = warned_in(7, &node);
     assert!(after.len() == 1 && after[0].contains("is over"), "three are what there is now: {after:?}");

@@ -1,0 +1,120 @@
+//! The table for people, newest first, and beneath it what it sums up to by signature.
+
+use super::{Hours, Row};
+use std::fmt::Write;
+
+const HEADING: [&str; 8] =
+    ["JOB", "USER", "PARTITION", "GPUS", "FINDING", "ENDED (UTC)", "GPU-H", "DONE (WITHHELD)"];
+/// Right-aligned.
+const NUMBERS: [usize; 2] = [3, 6];
+
+pub(super) fn print(rows: &[Row], width: Option<usize>) -> String {
+    if rows.is_empty() {
+        return "no case file is kept here of such a time; one is kept of each job run that had a finding or an action\n"
+            .to_owned();
+    }
+    let mut lines = vec![HEADING.map(str::to_owned)];
+    lines.extend(rows.iter().map(cells));
+    drawn(&lines, width) + &total(rows)
+}
+
+fn cells(row: &Row) -> [String; 8] {
+    let ended = row.ended.rfc3339();
+    let ended = ended.get(..16).unwrap_or(&ended).replace('T', " ");
+    let text =
+        |text: &Option<String>| text.as_deref().map_or("-".to_owned(), |t| t.escape_debug().to_string());
+    let job = match row.restart {
+        0 => row.job.escape_debug().to_string(),
+        n => format!("{} r{n}", row.job.escape_debug()),
+    };
+    let Some(body) = &row.body else {
+        let nothing = || "-".to_owned();
+        let why = "not readable".to_owned();
+        return [job, nothing(), nothing(), nothing(), nothing(), ended, nothing(), why];
+    };
+    let withheld = body.withheld.iter().map(|(asked, _)| format!("({asked})"));
+    let mut done: Vec<String> = body.done.clone();
+    for word in withheld {
+        if !done.contains(&word) {
+            done.push(word);
+        }
+    }
+    let finding = match (&body.signature, body.scope.as_deref()) {
+        (Some(signature), Some("part")) => format!("{signature} part"),
+        (signature, _) => text(signature),
+    };
+    [
+        job,
+        text(&body.user),
+        text(&body.partition),
+        body.gpus.to_string(),
+        finding,
+        ended,
+        hours(&body.hours),
+        done.join(" "),
+    ]
+}
+
+/// A sum from which something lacks is no less than it says.
+fn hours(hours: &Hours) -> String {
+    match (hours.by_signature.is_empty(), hours.some_lacking) {
+        (true, true) => "-".to_owned(),
+        (_, true) => format!(">{:.1}", hours.sum()),
+        (_, false) => format!("{:.1}", hours.sum()),
+    }
+}
+
+/// Columns as wide as what stands in them; the last one ends where the terminal does.
+fn drawn(lines: &[[String; 8]], width: Option<usize>) -> String {
+    let mut widths = [0; 8];
+    for line in lines {
+        for (column, cell) in line.iter().enumerate() {
+            widths[column] = widths[column].max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for line in lines {
+        let mut text = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let wide = widths[column];
+            let _ = match NUMBERS.contains(&column) {
+                true => write!(text, "{cell:>wide$}  "),
+                false => write!(text, "{cell:<wide$}  "),
+            };
+        }
+        let shown: String = text.trim_end().chars().take(width.unwrap_or(usize::MAX)).collect();
+        out += shown.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+fn total(rows: &[Row]) -> String {
+    let mut sum = Hours::default();
+    let (mut unreadable, mut lacking) = (0, 0);
+    for row in rows {
+        let Some(body) = &row.body else {
+            unreadable += 1;
+            continue;
+        };
+        lacking += usize::from(body.hours.some_lacking);
+        for (signature, hours) in &body.hours.by_signature {
+            sum.add(signature, *hours);
+        }
+    }
+    sum.by_signature.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let each: Vec<String> =
+        sum.by_signature.iter().map(|(signature, hours)| format!("{signature} {hours:.1}")).collect();
+    let files = if rows.len() == 1 { "1 case file".to_owned() } else { format!("{} case files", rows.len()) };
+    let mut line = format!("\n{files}: {:.1} certified GPU-hours", sum.sum());
+    if !each.is_empty() {
+        line += &format!(" ({})", each.join(", "));
+    }
+    if lacking > 0 {
+        line += &format!("; of {lacking} not all hours were kept");
+    }
+    if unreadable > 0 {
+        line += &format!("; {unreadable} not readable");
+    }
+    line + "\n"
+}
