@@ -95,6 +95,7 @@ pub mod attribution;
 pub mod cap;
 pub mod fault;
 pub mod floor;
+pub mod free;
 pub mod guard;
 mod host_activity;
 pub mod interval;

@@ -85,6 +85,15 @@ pub(super) fn words(
     words
 }
 
+/// The numbers of the compute processes in such words; MPS clients compute too.
+pub(super) fn compute_pids(words: &str) -> Vec<u32> {
+    let pid = |entry: &str| {
+        let (pid, rest) = entry.split_once(' ')?;
+        pid.parse().ok().filter(|_| !rest.starts_with('G'))
+    };
+    words.split(", ").filter_map(pid).collect()
+}
+
 fn push<T>(words: &mut String, reading: Reading<T>, word: impl Fn(T) -> String) {
     words.push(' ');
     match reading {

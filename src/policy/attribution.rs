@@ -213,6 +213,48 @@ pub fn attribute(
     jobs.iter().map(|job| (job.id, of_job(job))).collect()
 }
 
+/// Whose a unit is by the registrations alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// No registered job can hold it.
+    Nobody,
+    /// These claim it: more than one where it is shared, or where a registration is stale.
+    Jobs(Vec<JobRunId>),
+    /// None of those whose units are known does; these hold units that are not known for certain.
+    MayBe(Vec<JobRunId>),
+}
+
+/// Whose each allocation unit of this node is. A job that claims a GPU that is cut holds its instances.
+pub fn holders<'a>(
+    jobs: &[JobRun],
+    known: &'a [KnownUnit],
+    mapping: &Mapping,
+) -> Vec<(&'a KnownUnit, Holder)> {
+    let (mut claims, mut lost) = (Vec::new(), Vec::new());
+    for job in jobs {
+        for claim in &job.registration.gpus {
+            match unit_of(claim, known, mapping) {
+                Reading::Measured(unit) => claims.push((job.id, unit.uuid)),
+                Reading::Absent(_) => lost.push(job.id),
+            }
+        }
+    }
+    lost.dedup();
+    let of_unit = |unit: &KnownUnit| {
+        let is_it = |uuid: &UnitUuid| {
+            *uuid == unit.uuid || matches!(&unit.kind, UnitKind::Mig { parent, .. } if parent == uuid)
+        };
+        let mut ids: Vec<_> = claims.iter().filter(|(_, uuid)| is_it(uuid)).map(|(id, _)| *id).collect();
+        ids.dedup();
+        match (ids.is_empty(), lost.is_empty()) {
+            (false, _) => Holder::Jobs(ids),
+            (true, false) => Holder::MayBe(lost.clone()),
+            (true, true) => Holder::Nobody,
+        }
+    };
+    known.iter().filter(|unit| is_allocatable(unit, known)).map(|unit| (unit, of_unit(unit))).collect()
+}
+
 /// Where processes are seen otherwise than the registrations say, nobody's units are certain: those of a job with
 /// another job's process on them, and those of a job with a process on a unit that it does not hold. A wrong
 /// mapping shows itself so. `seen`: units that are allocated whole, and the jobs whose cgroups hold processes on
@@ -279,6 +321,37 @@ mod tests {
             first_activity: None,
             last_activity: None,
         }
+    }
+
+    #[test]
+    fn a_unit_is_nobodys_only_where_no_registration_can_mean_it() {
+        let known = [unit(0, 0), unit(1, 1)];
+        let whose = |jobs: &[JobRun], mapping: &Mapping| -> Vec<Holder> {
+            holders(jobs, &known, mapping).into_iter().map(|(_, holder)| holder).collect()
+        };
+        let held_by = |ids: &[i64]| Holder::Jobs(ids.iter().map(|id| JobRunId(*id)).collect());
+        assert_eq!(whose(&[], &AUTO), [Holder::Nobody, Holder::Nobody]);
+        assert_eq!(whose(&[job(7, &[1])], &AUTO), [Holder::Nobody, held_by(&[7])]);
+        assert_eq!(whose(&[job(7, &[1]), job(8, &[1])], &AUTO), [Holder::Nobody, held_by(&[7, 8])]);
+        let may_be = || Holder::MayBe(vec![JobRunId(8)]);
+        assert_eq!(whose(&[job(7, &[0]), job(8, &[5, 6])], &AUTO), [held_by(&[7]), may_be()]);
+        assert_eq!(whose(&[job(8, &[0])], &Mapping::Unknown), [may_be(), may_be()]);
+        assert_eq!(whose(&[job(8, &[])], &AUTO), [Holder::Nobody, Holder::Nobody], "a job without a GPU");
+    }
+
+    #[test]
+    fn a_gpu_that_is_cut_is_held_by_its_instances() {
+        let parent = unit(0, 0);
+        let instance = KnownUnit {
+            uuid: UnitUuid::new("MIG-1").unwrap(),
+            kind: UnitKind::Mig { parent: parent.uuid.clone(), gi: 1, ci: 0 },
+            ..unit(0, 0)
+        };
+        let mut whole = job(7, &[]);
+        whole.registration.gpus.push(GpuClaim::Uuid(parent.uuid.clone()));
+        let known = [parent, instance];
+        let found = holders(&[whole], &known, &AUTO);
+        assert_eq!(found, [(&known[1], Holder::Jobs(vec![JobRunId(7)]))]);
     }
 
     fn uuids(held: &Reading<Vec<UnitRef>>) -> Vec<String> {

@@ -6,7 +6,7 @@ use super::interval;
 use super::level::Level;
 use super::window::{Evidence, Series};
 use super::{Auto, Rules, Thresholds};
-use crate::model::{Observation, Rest, Verdict};
+use crate::model::{Memory, Observation, Rest, Verdict};
 use crate::reading::{Absence, Reading};
 use crate::units::{MemoryBytes, Milliwatts};
 use std::fmt;
@@ -168,9 +168,18 @@ enum Hold {
 
 /// What an empty unit holds at most: NVML's v2 call leaves the driver's reservation out, v1 counts it as used (it
 /// reads up to 1.6 % of a card's memory).
+fn level_of(memory: &Memory) -> u64 {
+    if memory.excludes_reserved { 0 } else { memory.total.0 / 50 }
+}
+
+/// Whether this is the empty level of a card: what `idle` calls memory empty.
+pub fn is_empty(memory: &Memory) -> bool {
+    memory.used.0 <= level_of(memory).saturating_add(HELD_ABOVE_EMPTY_BYTES)
+}
+
 fn empty_level(series: &Series, unit: usize) -> MemoryBytes {
-    let newest = series.ticks.last().and_then(|t| t.units[unit].memory.measured().copied());
-    MemoryBytes(newest.map_or(0, |m| if m.excludes_reserved { 0 } else { m.total.0 / 50 }))
+    let newest = series.ticks.last().and_then(|t| t.units[unit].memory.measured());
+    MemoryBytes(newest.map_or(0, level_of))
 }
 
 fn hold(seen: &Observation, empty: MemoryBytes, thresholds: &Thresholds) -> Hold {
