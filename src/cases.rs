@@ -8,15 +8,15 @@ mod table;
 
 pub use row::{Hours, Row};
 
-use crate::explain::json;
 use crate::ledger::{Ledger, LedgerError};
+use crate::screen::{self, Screen};
 use crate::units::WallMs;
 
 /// How they are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// For people; as wide as this, `None`: as wide as it gets.
-    Table(Option<usize>),
+    /// For people.
+    Table(Screen),
     /// A header and a line each, RFC 4180.
     Csv,
     /// An object on a line each.
@@ -28,14 +28,15 @@ pub fn kept(ledger: &Ledger, from: Option<WallMs>) -> Result<Vec<Row>, LedgerErr
     let node = ledger.node();
     let mut all = ledger.all_cases()?;
     all.retain(|case| from.is_none_or(|from| case.created >= from));
+    all.sort_by_key(|case| std::cmp::Reverse(case.created));
     Ok(all.iter().map(|case| Row::of(node, case)).collect())
 }
 
 /// The text of it.
 pub fn print(rows: &[Row], form: Form) -> String {
     match form {
-        Form::Table(width) => table::print(rows, width),
+        Form::Table(screen) => table::print(rows, &screen),
         Form::Csv => csv::print(rows),
-        Form::Json => rows.iter().map(|row| json::ascii(&format!("{}\n", row.json()))).collect(),
+        Form::Json => rows.iter().map(|row| screen::ascii(&format!("{}\n", row.json()))).collect(),
     }
 }

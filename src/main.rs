@@ -22,6 +22,7 @@ use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
+use gpu_reaper_hc::screen::Screen;
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
 use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
@@ -110,6 +111,11 @@ fn answer() -> u8 {
 /// Standard output; a reader that went away is no error of ours.
 fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// What standard output is written for.
+fn page() -> Screen {
+    Screen::find(host::terminal_columns(), &prolog::process_env)
 }
 
 /// One line on standard error, which slurmd keeps where a run fails.
@@ -391,7 +397,11 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
     let form = match (csv, common.json) {
         (true, _) => Form::Csv,
         (_, true) => Form::Json,
-        _ => Form::Table(None),
+        // What is searched or filtered keeps a case on its line.
+        _ if host::terminal_columns().is_none() => {
+            Form::Table(Screen { width: Screen::UNBROKEN.width, ..page() })
+        }
+        _ => Form::Table(page()),
     };
     match listed {
         Ok(rows) => {

@@ -111,6 +111,11 @@ impl Screen {
     /// Rows of cells as columns with two blanks between them. Where they do not fit the widest columns are made
     /// narrower, and their cells broken into several lines. Each row has its ink; cells are made harmless.
     pub fn table(&self, rows: &[(Ink, Vec<String>)]) -> String {
+        self.table_with_numbers(rows, &[])
+    }
+
+    /// The same with these columns set to the right.
+    pub fn table_with_numbers(&self, rows: &[(Ink, Vec<String>)], numbers: &[usize]) -> String {
         let cleaned = |row: &Vec<String>| row.iter().map(|cell| self.clean(cell)).collect::<Vec<_>>();
         let cells: Vec<Vec<String>> = rows.iter().map(|(_, row)| cleaned(row)).collect();
         let many = cells.iter().map(Vec::len).max().unwrap_or(0);
@@ -131,10 +136,13 @@ impl Screen {
             let lines: Vec<Vec<String>> = row.iter().zip(&widths).map(|(c, w)| broken(c, *w)).collect();
             for n in 0..lines.iter().map(Vec::len).max().unwrap_or(0) {
                 let mut line = String::new();
-                for (cell, width) in lines.iter().zip(&widths) {
+                for (column, (cell, width)) in lines.iter().zip(&widths).enumerate() {
                     let text = cell.get(n).map_or("", String::as_str);
-                    line += text;
-                    line += &" ".repeat(width.saturating_sub(columns(text)) + 2);
+                    let room = " ".repeat(width.saturating_sub(columns(text)));
+                    line += &match numbers.contains(&column) {
+                        true => format!("{room}{text}  "),
+                        false => format!("{text}{room}  "),
+                    };
                 }
                 out += &self.paint(*ink, line.trim_end());
                 out.push('\n');

@@ -1,31 +1,34 @@
 //! The table for people, newest first, and beneath it what it sums up to by signature.
 
 use super::{Hours, Row};
-use std::fmt::Write;
+use crate::screen::{Ink, Screen};
 
 const HEADING: [&str; 8] =
     ["JOB", "USER", "PARTITION", "GPUS", "FINDING", "ENDED (UTC)", "GPU-H", "DONE (WITHHELD)"];
 /// Right-aligned.
 const NUMBERS: [usize; 2] = [3, 6];
 
-pub(super) fn print(rows: &[Row], width: Option<usize>) -> String {
+pub(super) fn print(rows: &[Row], screen: &Screen) -> String {
     if rows.is_empty() {
         return "no case file is kept here of such a time; one is kept of each job run that had a finding or an action\n"
             .to_owned();
     }
-    let mut lines = vec![HEADING.map(str::to_owned)];
-    lines.extend(rows.iter().map(cells));
-    drawn(&lines, width) + &total(rows)
+    let mut lines = vec![(Ink::Strong, HEADING.map(str::to_owned).to_vec())];
+    lines.extend(rows.iter().map(|row| (ink(row), cells(row).to_vec())));
+    screen.table_with_numbers(&lines, &NUMBERS) + "\n" + &screen.paragraph(Ink::Plain, "", &total(rows))
+}
+
+fn ink(row: &Row) -> Ink {
+    if row.body.is_some() { Ink::Plain } else { Ink::Notice }
 }
 
 fn cells(row: &Row) -> [String; 8] {
     let ended = row.ended.rfc3339();
     let ended = ended.get(..16).unwrap_or(&ended).replace('T', " ");
-    let text =
-        |text: &Option<String>| text.as_deref().map_or("-".to_owned(), |t| t.escape_debug().to_string());
+    let text = |text: &Option<String>| text.as_deref().unwrap_or("-").to_owned();
     let job = match row.restart {
-        0 => row.job.escape_debug().to_string(),
-        n => format!("{} r{n}", row.job.escape_debug()),
+        0 => row.job.clone(),
+        n => format!("{} r{n}", row.job),
     };
     let Some(body) = &row.body else {
         let nothing = || "-".to_owned();
@@ -64,31 +67,6 @@ fn hours(hours: &Hours) -> String {
     }
 }
 
-/// Columns as wide as what stands in them; the last one ends where the terminal does.
-fn drawn(lines: &[[String; 8]], width: Option<usize>) -> String {
-    let mut widths = [0; 8];
-    for line in lines {
-        for (column, cell) in line.iter().enumerate() {
-            widths[column] = widths[column].max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for line in lines {
-        let mut text = String::new();
-        for (column, cell) in line.iter().enumerate() {
-            let wide = widths[column];
-            let _ = match NUMBERS.contains(&column) {
-                true => write!(text, "{cell:>wide$}  "),
-                false => write!(text, "{cell:<wide$}  "),
-            };
-        }
-        let shown: String = text.trim_end().chars().take(width.unwrap_or(usize::MAX)).collect();
-        out += shown.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
 fn total(rows: &[Row]) -> String {
     let mut sum = Hours::default();
     let (mut unreadable, mut lacking) = (0, 0);
@@ -106,7 +84,7 @@ fn total(rows: &[Row]) -> String {
     let each: Vec<String> =
         sum.by_signature.iter().map(|(signature, hours)| format!("{signature} {hours:.1}")).collect();
     let files = if rows.len() == 1 { "1 case file".to_owned() } else { format!("{} case files", rows.len()) };
-    let mut line = format!("\n{files}: {:.1} certified GPU-hours", sum.sum());
+    let mut line = format!("{files}: {:.1} certified GPU-hours", sum.sum());
     if !each.is_empty() {
         line += &format!(" ({})", each.join(", "));
     }
@@ -116,5 +94,5 @@ fn total(rows: &[Row]) -> String {
     if unreadable > 0 {
         line += &format!("; {unreadable} not readable");
     }
-    line + "\n"
+    line
 }

@@ -2,6 +2,7 @@
 //! state folder of its own, stand-ins for the driver and for Slurm's commands. No GPU, no Slurm, no network.
 
 mod broken_hooks;
+mod cases;
 mod config;
 mod disk;
 mod doctor;
