@@ -125,7 +125,8 @@ impl Body {
         let job = page["job"].as_object()?;
         let registration = &job["registration"];
         let text = |name: &str| registration[name]["value"].as_str().map(str::to_owned);
-        let last = page["findings"].as_array().and_then(|all| all.last()).unwrap_or(page);
+        let findings = findings(page);
+        let last = findings.last().copied().unwrap_or(page);
         let of_last = |name: &str| last[name].as_str().map(str::to_owned);
         let words = |list: &Value| -> Vec<String> {
             list.as_array()
@@ -147,20 +148,25 @@ impl Body {
             scope: of_last("scope"),
             since: of_last("since"),
             established: of_last("established"),
-            hours: hours(page),
+            hours: hours(&findings),
             done: words(&page["done"]),
             withheld: page["withheld"].as_array().into_iter().flatten().filter_map(pair).collect(),
         })
     }
 }
 
-/// Of every finding that the page lists. A page of before findings were listed holds those of the last one, while it
-/// stood.
-fn hours(page: &Value) -> Hours {
+/// Every finding that the page tells of, oldest first. One that stood and that no run had kept yet is told by the page
+/// itself, as is the only one of a page of before they were listed.
+fn findings(page: &Value) -> Vec<&Value> {
+    let Some(listed) = page["findings"].as_array() else { return vec![page] };
+    let stands = page["signature"].is_string();
+    let kept = listed.iter().any(|finding| finding["closed"].is_null());
+    listed.iter().chain((stands && !kept).then_some(page)).collect()
+}
+
+fn hours(findings: &[&Value]) -> Hours {
     let mut hours = Hours::default();
-    let listed = page["findings"].as_array();
-    let whole = [page.clone()];
-    for finding in listed.map_or(&whole[..], Vec::as_slice) {
+    for finding in findings {
         match (finding["signature"].as_str(), finding["wasted_gpu_hours"].as_f64()) {
             (Some(signature), Some(wasted)) => hours.add(signature, wasted),
             _ => hours.some_lacking = true,

@@ -3,7 +3,7 @@
 use super::{Answer, Told, done_words};
 use crate::ledger::FindingRow;
 use crate::model::*;
-use crate::policy::{Judgement, Scope, Signature};
+use crate::policy::{Finding, Judgement};
 use crate::units::{GpuHours, WallMs};
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub fn page(told: &Told) -> Value {
         "actions": told.actions,
         "done": done_words(&told.actions),
         "withheld": told.withheld_pairs().iter().map(|(asked, because)| json!({ "asked": asked, "because": because })).collect::<Vec<_>>(),
-        "findings": told.findings.iter().map(|row| past_finding(told, row)).collect::<Vec<_>>(),
+        "findings": told.findings.iter().map(|row| kept_finding(told, row)).collect::<Vec<_>>(),
         "next": told.next.as_ref().map(|n| json!({ "verdict": n.verdict, "in_s": n.in_ms / 1000 })),
     });
     if let Some(f) = finding {
@@ -68,22 +68,16 @@ pub fn page(told: &Told) -> Value {
     page
 }
 
-/// One finding of the job run as the ledger keeps it, the last one open or not. The hours of one that is over are known
-/// where all its units stood still for as long; `null`: they are not.
-fn past_finding(told: &Told, row: &FindingRow) -> Value {
+/// One finding of the job run as the ledger keeps it; that which stands as it was judged now.
+fn kept_finding(told: &Told, row: &FindingRow) -> Value {
     let stands = told.finding().filter(|_| row.closed.is_none());
-    let (units, established_ms) = (row.units.split(',').count(), row.established.since_ms(row.since));
-    let all_alike = row.scope == Scope::Whole.word() || units == 1;
-    let wasted = match stands {
-        Some(finding) => Some(finding.wasted()),
-        None if row.signature == Signature::Throttled.word() => Some(GpuHours::of(0, 0)),
-        None => all_alike.then(|| GpuHours::of(units, row.certified_ms)),
-    };
+    let wasted = stands.map(Finding::wasted).or(row.wasted.measured().copied());
+    let established = WallMs(row.since_wall.0 + row.established.since_ms(row.since));
     json!({
         "signature": stands.map_or(row.signature.as_str(), |f| f.signature.word()),
         "scope": stands.map_or(row.scope.as_str(), |f| f.scope.word()),
         "since": row.since_wall.rfc3339(),
-        "established": WallMs(row.since_wall.0 + established_ms).rfc3339(),
+        "established": established.rfc3339(),
         "wasted_gpu_hours": wasted.map(GpuHours::hours),
         "closed": row.closed.as_ref().map(|(how, at)| json!({ "how": how, "at": at.rfc3339() })),
     })

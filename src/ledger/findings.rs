@@ -6,8 +6,9 @@ use super::tally::{self, Actor, Tally};
 use super::words::known;
 use super::{Ledger, LedgerError, boot_row_made};
 use crate::model::*;
+use crate::policy::Signature;
 use crate::policy::stage::WOULD_BLOCK;
-use crate::reading::Reading;
+use crate::reading::{Absence, Reading};
 use crate::units::{BootMs, GpuHours, WallMs};
 use rusqlite::{OptionalExtension, Row, Transaction};
 
@@ -88,6 +89,8 @@ pub struct FindingRow {
     pub established: BootMs,
     /// Certified breaching time.
     pub certified_ms: i64,
+    /// What it has cost: that time of each of its units. Absent where an earlier version kept it last.
+    pub wasted: Reading<GpuHours>,
     /// The run that opened it.
     pub opened_run: RunId,
     /// The last run that saw it.
@@ -196,7 +199,7 @@ impl Ledger {
             let mut found = conn.prepare(&format!(
                 "SELECT f.id, f.job_id, f.restart, f.display_id, f.job_run, f.signature, f.scope, f.units,
                      b.boot_id, f.since_boot_ms, f.since_wall_ms, f.established_boot_ms, f.certified_ms,
-                     f.opened_run, f.last_run, f.closed_how, f.closed_wall_ms
+                     f.opened_run, f.last_run, f.closed_how, f.closed_wall_ms, f.wasted_gpu_ms
                  FROM finding f JOIN boot b ON b.id = f.boot WHERE {condition} ORDER BY f.id"
             ))?;
             found.query_map(params, finding_row)?.collect()
@@ -306,9 +309,19 @@ fn finding_row(row: &Row) -> rusqlite::Result<FindingRow> {
         since_wall: WallMs(row.get(10)?),
         established: BootMs(row.get(11)?),
         certified_ms: row.get(12)?,
+        wasted: wasted(row.get(17)?, row)?,
         opened_run: RunId(row.get(13)?),
         last_run: RunId(row.get(14)?),
         closed,
+    })
+}
+
+/// Before version 5 the cost was not kept and reads as 0, which only slowed work costs.
+fn wasted(gpu_ms: i64, row: &Row) -> rusqlite::Result<Reading<GpuHours>> {
+    let costs_nothing = row.get_ref(5)?.as_str()? == Signature::Throttled.word();
+    Ok(match gpu_ms {
+        0 if !costs_nothing => Reading::Absent(Absence::NotRecorded),
+        ms => Reading::Measured(GpuHours::of(1, ms)),
     })
 }
 
