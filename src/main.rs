@@ -597,7 +597,10 @@ fn play_scenarios(common: &Common) -> u8 {
 }
 
 fn show_demo() -> u8 {
-    match demo::play(&mut |text| say(text), demo::PACE) {
+    let columns = host::terminal_columns();
+    let screen = screen::Screen::find(columns, &prolog::process_env);
+    let beat = if columns.is_some() { demo::BEAT } else { Duration::ZERO };
+    match demo::play(&screen, beat, &mut |text| say(text)) {
         Ok(()) => 0,
         Err(why) => {
             complain(&why);

@@ -74,7 +74,7 @@ fn of_slurm(scenario: &Scenario, stage: &Stage) -> Vec<String> {
     {
         differs.push(format!("somebody else's reason `{theirs}` became `{now}`"));
     }
-    let ran = stage.slurm_commands();
+    let ran = stage.slurm_commands().len();
     if let Some(wanted) = scenario.slurm_commands.filter(|wanted| *wanted != ran) {
         differs.push(format!("{ran} of Slurm's commands were run, expected {wanted}"));
     }

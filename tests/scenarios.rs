@@ -63,18 +63,32 @@ fn the_scenarios_of_a_guard_and_readmes_row_name_each_other() {
 }
 
 #[test]
-fn the_demo_shows_two_jobs_escalate_beside_a_healthy_one() {
-    let mut shown = String::new();
-    gpu_reaper_hc::demo::play(&mut |text| shown.push_str(text), std::time::Duration::ZERO).unwrap();
-    let lines_of =
-        |job: &str| shown.lines().filter(|l| l.contains(&format!("  {job}  "))).collect::<Vec<_>>();
-    for (job, look) in [("4242", "hung"), ("4243", "idle")] {
-        let lines = lines_of(job);
-        let at = |what: &str| {
-            lines.iter().position(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {shown}"))
-        };
-        assert!(at(look) <= at("-> alert"));
-        assert!(at("-> alert") < at("drain withheld: mode is observe"), "{shown}");
+fn the_demo_tells_each_thing_once_in_order_and_leaves_the_healthy_job_alone() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_gpu-reaper-hc"));
+    let output = demo.arg("demo").env_remove("COLUMNS").output().expect("the program starts");
+    assert!(output.status.success());
+    let shown = String::from_utf8(output.stdout).expect("text");
+    assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
+    let (observe, enforce) = shown.split_once("Act 2").expect("two acts");
+    let order = |act: &str, words: &[&str]| {
+        let at = words.iter().map(|word| {
+            assert_eq!(act.matches(word).count(), 1, "`{word}`: {shown}");
+            act.find(word)
+        });
+        assert!(at.is_sorted(), "{words:?}: {shown}");
+    };
+    for (job, user, look) in [("4242", "ada", "hung"), ("4243", "bob", "idle")] {
+        let alert = format!("ALERT     job {job} of {user}: {look} on GPU");
+        let withheld = format!("WITHHELD  the drain for job {job}: mode is observe");
+        order(observe, &[&alert, &withheld]);
+        let drain = format!("DRAIN     for job {job}");
+        let reason = format!("Reason=gpu-reaper: job={job}");
+        let [ends, lifted] = [format!("{user} ends job {job}"), format!("LIFTED    job {job}")];
+        order(enforce, &[&alert, &drain, &reason, &ends, &lifted]);
     }
-    assert!(lines_of("4244").iter().all(|l| !l.contains("alert") && !l.contains("drain")), "{shown}");
+    assert_eq!(observe.matches("DRAIN ").count(), 0, "{shown}");
+    let of_the_healthy: Vec<&str> = shown.lines().filter(|line| line.contains("4244")).collect();
+    assert_eq!(of_the_healthy.len(), 3, "who it is, twice, and that it ran on: {of_the_healthy:?}");
+    let commands = "told to drain 2 times and to undrain 2 times, scancel was called 0 times";
+    assert!(shown.replace('\n', " ").contains(commands), "{shown}");
 }

@@ -61,6 +61,9 @@ pub struct Job {
     pub id: u64,
     /// When it began.
     pub started: Ago,
+    /// Its time limit; absent: Slurm does not say.
+    #[serde(default)]
+    pub limit: Option<Span>,
     /// How many GPUs, from the first free of the story, or which GRES indices.
     pub gpus: Gpus,
     /// Submitting user.

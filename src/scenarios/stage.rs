@@ -10,8 +10,8 @@ use crate::gpu::GpuSource;
 use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
 use crate::host::kernel_log::Heard;
-use crate::ledger::Ledger;
-use crate::model::{GpuReport, JobId, JobRun, JobSample, Now, Who, Whose};
+use crate::ledger::{Ledger, LedgerError, Withheld};
+use crate::model::{ActionRecord, GpuReport, JobId, JobRun, JobSample, Now, Who, Whose};
 use crate::place::Place;
 use crate::policy::keep::Keep;
 use crate::policy::reason::PREFIX;
@@ -52,14 +52,6 @@ enum Happening<'a> {
     Ends(&'a Job),
     Slurm(&'a super::file::SlurmEvent),
     Acknowledged(&'a faults::Acknowledged),
-}
-
-/// A job as the demo shows it.
-pub struct InShort {
-    /// Differs where something happened.
-    pub kind: String,
-    /// One line.
-    pub words: String,
 }
 
 /// A folder that goes with its owner.
@@ -227,48 +219,26 @@ impl<'a> Stage<'a> {
         explain::explain(&asked, &ledger, &job.to_string()).map_err(|e| e.to_string())
     }
 
-    /// A job in one line, with a kind that changes where something happened.
-    pub fn in_short(&self, job: u64) -> Result<InShort, String> {
-        let answer = self.explain(JobId::new(job).ok_or("job id 0")?)?;
-        let Answer::Told(told) = &answer else {
-            return Ok(InShort { kind: "unknown".to_owned(), words: "not registered".to_owned() });
-        };
-        let done = explain::done_words(&told.actions).join(", ");
-        let held: Vec<String> =
-            told.withheld.iter().map(|w| format!("{} withheld: {}", w.deed.word(), w.because)).collect();
-        let mut words = explain::text::verdict(told);
-        for deed in [&done, &held.join("; ")] {
-            if !deed.is_empty() {
-                words += &format!("  -> {deed}");
-            }
-        }
-        let guard = told.guard().map_or("", |g| g.word());
-        Ok(InShort { kind: format!("{} {guard} {done} {}", told.judgement_word(), held.len()), words })
-    }
-
-    /// Certified waste of every open finding, in GPU-hours.
-    pub fn wasted(&self) -> Result<f64, String> {
-        let mut hours = 0.0;
-        for job in &self.scenario.jobs {
-            if let Answer::Told(told) = self.explain(JobId::new(job.id).ok_or("job id 0")?)? {
-                hours += told.finding().map_or(0.0, |f| f.wasted().hours());
-            }
-        }
-        Ok(hours)
-    }
-
     /// The page of one job.
-    pub fn page(&self, job: u64) -> Result<String, String> {
-        let answer = self.explain(JobId::new(job).ok_or("job id 0")?)?;
-        Ok(explain::text::answer(&answer, &job.to_string()))
+    pub fn page(&self, job: JobId) -> Result<String, String> {
+        Ok(explain::text::answer(&self.explain(job)?, &job.to_string()))
     }
 
-    /// Everything done for the latest run of a job, also after its Epilog.
-    pub fn done(&self, job: JobId) -> Result<Vec<String>, String> {
+    /// What was done for the latest run of a job, and what was withheld; also after its Epilog.
+    pub fn record(&self, job: JobId) -> Result<(Vec<ActionRecord>, Vec<Withheld>), String> {
         let ledger = self.ledger(&Stage::now_at(self.now_ms))?;
-        let latest = ledger.find_runs(job).map_err(|e| e.to_string())?.into_iter().next();
-        let actions = latest.map(|r| ledger.actions_of(r.run.id)).transpose().map_err(|e| e.to_string())?;
-        Ok(explain::done_words(&actions.unwrap_or_default()))
+        let read = || {
+            let Some(latest) = ledger.find_runs(job)?.into_iter().next() else {
+                return Ok(Default::default());
+            };
+            Ok((ledger.actions_of(latest.run.id)?, ledger.withheld_of(latest.run.id)?))
+        };
+        read().map_err(|e: LedgerError| e.to_string())
+    }
+
+    /// Everything done for the latest run of a job, also after its Epilog, in words.
+    pub fn done(&self, job: JobId) -> Result<Vec<String>, String> {
+        self.record(job).map(|(actions, _)| explain::done_words(&actions))
     }
 
     /// Faults of the node, as far as they were told, and what was done for them.
@@ -291,9 +261,10 @@ impl<'a> Stage<'a> {
         &self.place
     }
 
-    /// How many of Slurm's commands were run so far.
-    pub fn slurm_commands(&self) -> usize {
-        fs::read_to_string(self.folder.0.join("cluster/calls")).map_or(0, |calls| calls.lines().count())
+    /// Which of Slurm's commands were run so far, with their arguments.
+    pub fn slurm_commands(&self) -> Vec<String> {
+        let calls = fs::read_to_string(self.folder.0.join("cluster/calls"));
+        calls.map_or(Vec::new(), |calls| calls.lines().map(str::to_owned).collect())
     }
 
     /// The node's state and Reason now.
@@ -335,6 +306,7 @@ fn configure(scenario: &Scenario, folder: &Path) -> Result<Config, String> {
 /// What slurmd would give the hooks.
 fn environment<'a>(scenario: &Scenario, job: &'a Job) -> impl Fn(&str) -> Option<String> + use<'a> {
     let start_s = (END_WALL_MS + job.started.0).div_euclid(1000);
+    let limit_s = job.limit.map(|limit| start_s + limit.0 / 1000);
     let gpus: Vec<String> = job.gpus.indices().iter().map(u32::to_string).collect();
     let many = scenario.node.gpus > 0;
     move |name| match name {
@@ -342,6 +314,7 @@ fn environment<'a>(scenario: &Scenario, job: &'a Job) -> impl Fn(&str) -> Option
         "SLURM_JOB_ID" => Some(job.id.to_string()),
         "SLURM_JOB_RESTART_COUNT" => Some(job.restart.to_string()),
         "SLURM_JOB_START_TIME" => Some(start_s.to_string()),
+        "SLURM_JOB_END_TIME" => limit_s.map(|s| s.to_string()),
         "SLURM_JOB_USER" => Some(job.user.clone()),
         "SLURM_JOB_UID" => Some("1001".to_owned()),
         "SLURM_JOB_PARTITION" => Some(job.partition.clone()),
