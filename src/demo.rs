@@ -2,7 +2,6 @@
 //! real run; first as it is installed (observe), then under enforce. No cluster, no GPU, no root, no risk: nothing outside a
 //! temporary folder is touched, and Slurm's commands are stand-ins.
 
-use crate::explain::{Answer, Told};
 use crate::gpu::GpuSource;
 use crate::gpu::simulated::Simulated;
 use crate::ledger::Withheld;
@@ -128,7 +127,7 @@ fn observe(teller: &mut Teller, scenario: &Scenario) -> Result<(), String> {
         "Why 4242? On a node `gpu-reaper-hc --explain 4242` says all of it. That page begins:",
     );
     (teller.say)("\n");
-    for line in act.stage.page(id(&scenario.jobs[0])?)?.lines().take_while(|line| !line.is_empty()) {
+    for line in act.stage.page(JOBS[0].0)?.lines().take_while(|line| !line.is_empty()) {
         let told = teller.screen.paragraph(Ink::Plain, "  ", line);
         (teller.say)(&told);
     }
@@ -235,7 +234,7 @@ impl Act<'_> {
     ) -> Result<(), String> {
         match (action.deed, action.outcome) {
             (Deed::Alert, Outcome::Done) => {
-                let text = format!("job {} of {}: {}", job.id, job.user, facts(&*self.told_of(job)?));
+                let text = format!("job {} of {}: {}", job.id, job.user, self.facts(job)?);
                 teller.event(at, (Ink::Notice, "ALERT"), &text);
             }
             (Deed::Drain, Outcome::Done) => {
@@ -273,29 +272,28 @@ impl Act<'_> {
         teller.event(at, (Ink::Notice, "WITHHELD"), &text);
     }
 
-    fn told_of(&self, job: &Job) -> Result<Box<Told>, String> {
-        match self.stage.explain(id(job)?)? {
-            Answer::Told(told) => Ok(told),
-            _ => Err(format!("job {} is not registered", job.id)),
-        }
+    /// The facts that an alert tells; here each finding is about the whole job.
+    fn facts(&self, job: &Job) -> Result<String, String> {
+        let found = self.stage.found(id(job)?)?;
+        Ok(found.map_or(String::new(), |(finding, _)| finding.facts().replace(" (whole)", "")))
     }
 
     /// What was wasted for certain, and what would be: two figures that are never one.
     fn cost(&self, teller: &mut Teller) -> Result<(), String> {
+        let runs = self.scenario.runs();
+        let (first_ms, last_ms) = (runs.first().copied().unwrap_or(0), runs.last().copied().unwrap_or(0));
         let (mut spent, mut ahead, mut each) = (0.0, 0.0, Vec::new());
         for job in &self.scenario.jobs {
-            let told = self.told_of(job)?;
-            let Some(finding) = told.finding() else { continue };
+            let Some((finding, registration)) = self.stage.found(id(job)?)? else { continue };
             let hours = finding.wasted().hours();
             spent += hours;
             each.push(format!("job {} {hours:.1}", job.id));
-            if let Reading::Measured(end) = told.history.job.registration.limit_end {
-                let left_ms = (end.0 - told.now.wall.0).max(0);
+            if let Reading::Measured(end) = registration.limit_end {
+                let left_ms = (end.0 - Stage::now_at(last_ms).wall.0).max(0);
                 ahead += finding.units.len() as f64 * left_ms as f64 / 3_600_000.0;
             }
         }
-        let runs = self.scenario.runs();
-        let length = human_ms(runs.last().unwrap_or(&0) - runs.first().unwrap_or(&0));
+        let length = human_ms(last_ms - first_ms);
         (teller.say)("\n");
         teller.text(
             Ink::Plain,
@@ -313,11 +311,6 @@ impl Act<'_> {
 
 fn id(job: &Job) -> Result<JobId, String> {
     JobId::new(job.id).ok_or_else(|| "job id 0".to_owned())
-}
-
-/// The facts that an alert tells; here each finding is about the whole job.
-fn facts(told: &Told) -> String {
-    told.finding().map_or(String::new(), |finding| finding.facts().replace(" (whole)", ""))
 }
 
 /// `GPU 0-3`: of these jobs' GPUs, which lie side by side.

@@ -11,8 +11,9 @@ use crate::gpu::bus::LinkWidth;
 use crate::gpu::simulated::{Simulated, Timeline};
 use crate::host::kernel_log::Heard;
 use crate::ledger::{Ledger, LedgerError, Withheld};
-use crate::model::{ActionRecord, GpuReport, JobId, JobRun, JobSample, Now, Who, Whose};
+use crate::model::{ActionRecord, GpuReport, JobId, JobRun, JobSample, Now, Registration, Who, Whose};
 use crate::place::Place;
+use crate::policy::Finding;
 use crate::policy::keep::Keep;
 use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
@@ -220,8 +221,16 @@ impl<'a> Stage<'a> {
     }
 
     /// The page of one job.
-    pub fn page(&self, job: JobId) -> Result<String, String> {
-        Ok(explain::text::answer(&self.explain(job)?, &job.to_string()))
+    pub fn page(&self, job: u64) -> Result<String, String> {
+        let answer = self.explain(JobId::new(job).ok_or("job id 0")?)?;
+        Ok(explain::text::answer(&answer, &job.to_string()))
+    }
+
+    /// What is found of a job now, and how it is registered.
+    pub fn found(&self, job: JobId) -> Result<Option<(Finding, Registration)>, String> {
+        let Answer::Told(told) = self.explain(job)? else { return Ok(None) };
+        let registration = told.history.job.registration.clone();
+        Ok(told.finding().map(|finding| (finding.clone(), registration)))
     }
 
     /// What was done for the latest run of a job, and what was withheld; also after its Epilog.
