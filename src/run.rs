@@ -1,6 +1,7 @@
 //! One health-check run: the story. Snapshot, append, replay, and for each job judge, escalate, record, perform.
 //! The only place where the edges meet.
 
+mod blocked;
 pub mod cases;
 mod deeds;
 pub mod eyes;
@@ -190,9 +191,11 @@ fn under_lock(
     lock.phase("act");
     faults::drains::act(setting, run, &snapshot, &amiss, &mut ledger)?;
     lock.phase("release");
-    release::ours(setting, run, &snapshot, &cases, drains, &mut ledger)?;
+    release::ours(setting, run, &snapshot, &cases, &drains, &mut ledger)?;
     let orphans = orphans::look(setting, run, &snapshot, &before, &mut ledger)?;
-    let left = snapshot.gpus.measured().is_none() || amiss.any || !orphans.is_empty();
+    let ours = (&drains[..], !orphans.is_empty());
+    let drained = blocked::count(setting, run, &snapshot, ours, &before, &mut ledger)?;
+    let left = snapshot.gpus.measured().is_none() || amiss.any || drained;
     amiss.words.extend(orphans);
     Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
 }

@@ -2,8 +2,9 @@
 //! names. They begin anew with a new ledger, as any counter does with its program. Judges nothing: no rule reads them.
 
 use super::{Ledger, LedgerError};
-use crate::model::{Deed, Outcome};
-use rusqlite::Transaction;
+use crate::model::{Deed, Outcome, RunId};
+use crate::reading::Absence;
+use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
 
 /// Partitions that are told apart; any further one is counted as [`OTHERS`].
@@ -240,6 +241,31 @@ impl Ledger {
         self.write("count", |tx| more.iter().try_for_each(|(tally, n)| add(tx, tally, *n)))
     }
 
+    /// Adds the time between this run and the one before it on this boot, for each GPU that nobody held in either, to
+    /// [`Tally::BlockedGpuMs`]: of a GPU that is cut, only where all of it is free. Gives how many GPUs that were; none
+    /// where the runs lie further apart than `gap_ms`. For runs between which a drain of ours stood.
+    pub fn count_blocked(&mut self, run: RunId, gap_ms: i64) -> Result<u32, LedgerError> {
+        self.write("count what is blocked", |tx| {
+            let sql = "SELECT p.id, r.boottime_ms - p.boottime_ms FROM run r JOIN run p ON p.boot = r.boot AND p.id < r.id
+                       WHERE r.id = ?1 ORDER BY p.id DESC LIMIT 1";
+            let before: Option<(i64, i64)> =
+                tx.query_row(sql, [run.0], |r| Ok((r.get(0)?, r.get(1)?))).optional()?;
+            let Some((before, ms)) = before.filter(|(_, ms)| (1..=gap_ms).contains(ms)) else { return Ok(0) };
+            let sql = "SELECT count(*) FROM sample s JOIN sample b ON b.unit = s.unit AND b.run = ?2
+                           JOIN unit u ON u.id = s.unit
+                       WHERE s.run = ?1 AND s.job_run ISNULL AND b.job_run ISNULL AND u.parent ISNULL
+                           AND s.mem_absent IS NOT ?3 AND NOT EXISTS
+                           (SELECT 1 FROM sample m JOIN unit i ON i.id = m.unit
+                            WHERE m.run IN (?1, ?2) AND i.parent = u.uuid AND m.job_run NOTNULL)";
+            let not_listed = Absence::NotListed.code();
+            let gpus: u32 = tx.query_row(sql, (run.0, before, not_listed), |r| r.get(0))?;
+            if gpus > 0 {
+                add(tx, &Tally::BlockedGpuMs, i64::from(gpus) * ms)?;
+            }
+            Ok(gpus)
+        })
+    }
+
     /// Every count.
     pub fn tallies(&self) -> Result<Tallies, LedgerError> {
         self.read("read what was counted", |conn| {
@@ -261,6 +287,7 @@ impl Ledger {
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::model::RegisteredBy;
 
     fn wasted(partition: &str, signature: &str) -> Tally {
         Tally::WastedGpuMs { partition: partition.to_owned(), signature: signature.to_owned() }
@@ -297,6 +324,34 @@ mod tests {
         ledger.count(&[(Tally::BlockedGpuMs, 5), (Tally::BlockedGpuMs, -3)]).unwrap();
         ledger.conn.execute("INSERT INTO tally VALUES ('of another version', 'x', 1)", []).unwrap();
         assert_eq!(ledger.tallies().unwrap().iter().collect::<Vec<_>>(), [(&Tally::BlockedGpuMs, 5)]);
+    }
+
+    #[test]
+    fn what_our_drains_block_is_what_nobody_held_in_two_runs_that_follow_each_other() {
+        let (_dir, mut ledger) = fresh();
+        let job = ledger.register(&at(0), &registration(1, 0, RegisteredBy::Prolog)).unwrap();
+        let gap_ms = 3 * 60_000;
+        let blocked = |ledger: &mut Ledger, minute: i64, owned: u32| {
+            let mut brought = Brought::at(minute, report(8, 0));
+            brought.owners = (0..owned).map(|n| (uuid(n), job)).collect();
+            let run = brought.append(ledger);
+            let gpus = ledger.count_blocked(run, gap_ms).unwrap();
+            (gpus, ledger.tallies().unwrap().blocked_gpu_ms() / 60_000)
+        };
+        assert_eq!(blocked(&mut ledger, 1, 0), (0, 0), "the first run has none before it");
+        assert_eq!(blocked(&mut ledger, 2, 8), (0, 0), "held now");
+        assert_eq!(blocked(&mut ledger, 3, 6), (0, 0), "held a minute ago");
+        assert_eq!(blocked(&mut ledger, 5, 6), (2, 4));
+        assert_eq!(blocked(&mut ledger, 9, 6), (0, 4), "a hole");
+        assert_eq!(blocked(&mut ledger, 10, 0), (2, 6));
+        let mut rebooted = Brought::at(11, report(8, 0));
+        rebooted.now.boot_id = "another".to_owned();
+        let run = rebooted.append(&mut ledger);
+        assert_eq!(ledger.count_blocked(run, gap_ms).unwrap(), 0, "another boot");
+        let mut lost = Brought::at(12, report(6, 0));
+        lost.now.boot_id = "another".to_owned();
+        let run = lost.append(&mut ledger);
+        assert_eq!(ledger.count_blocked(run, gap_ms).unwrap(), 6, "of two the driver says nothing now");
     }
 
     #[test]

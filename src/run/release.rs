@@ -47,25 +47,25 @@ pub fn ours(
     run: RunId,
     snapshot: &Snapshot,
     cases: &[Case],
-    drains: Vec<OpenDrain>,
+    drains: &[OpenDrain],
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
-    for drain in drains.into_iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
+    for drain in drains.iter().filter(|drain| drain.boot_id == setting.now.boot_id) {
         let case = cases.iter().find(|case| case.history.job.id == drain.job_run);
-        take_vote_back(setting, run, &drain, case, ledger)?;
+        take_vote_back(setting, run, drain, case, ledger)?;
         let known = Known { epilog: ledger.epilog_of(drain.job_run)?, faults: ledger.open_faults()? };
-        if let Err(stays) = fit(setting, snapshot, case, &drain, &known) {
+        if let Err(stays) = fit(setting, snapshot, case, drain, &known) {
             if drain.release_seen.is_some() {
                 ledger.clear_release_seen(drain.action.id)?;
             }
             if let Stays::Because(why) = stays {
-                look_and_tell(setting, run, &drain, &why, ledger)?;
+                look_and_tell(setting, run, drain, &why, ledger)?;
             }
             continue;
         }
         let before = ledger.note_release_seen(drain.action.id, run)?;
         if before.is_some_and(|seen| seen < run) && setting.may_act() {
-            lift(setting, run, &drain, ledger)?;
+            lift(setting, run, drain, ledger)?;
         }
     }
     Ok(())

@@ -224,6 +224,12 @@ impl Snapshot {
         self.residents.get(&pid).and_then(Resident::job)
     }
 
+    /// Whether the units of every registered job that holds GPUs are known.
+    pub fn knows_all_holders(&self) -> bool {
+        let known = |job: &JobRun| self.held.get(&job.id).is_some_and(|held| held.measured().is_some());
+        self.jobs.iter().filter(|job| !job.registration.gpus.is_empty()).all(known)
+    }
+
     /// The unit's reading of this run.
     pub fn unit(&self, uuid: &UnitUuid) -> Option<&UnitSample> {
         self.gpus.measured()?.units.iter().find(|u| u.identity.uuid.measured() == Some(uuid))
