@@ -158,6 +158,13 @@ pub struct Faults {
     pub law: Law,
 }
 
+/// `metrics:`
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// The file for node_exporter's textfile collector; `None`: none is written.
+    pub textfile: Option<PathBuf>,
+}
+
 /// The effective configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -187,6 +194,8 @@ pub struct Config {
     pub faults: Faults,
     /// `epilog:`
     pub epilog: Epilog,
+    /// `metrics:`
+    pub metrics: Metrics,
     /// What is accepted but worth saying once a file: keys without effect, with what replaces them, and
     /// settings that are probably not meant.
     pub notes: Vec<String>,
@@ -388,6 +397,7 @@ pub fn defaults() -> Config {
             law: Law { actions: vec![], xids: fault::HARDWARE_XIDS.to_vec() },
         },
         epilog: Epilog { verify: Duration::from_secs(10), allow: vec![], on_leak: Action::Alert },
+        metrics: Metrics { textfile: None },
         notes: vec![],
         text: String::new(),
     }

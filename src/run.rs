@@ -9,6 +9,7 @@ pub mod faults;
 pub mod leaks;
 mod learn;
 pub mod machine;
+mod metrics;
 pub mod orphans;
 pub mod owners;
 pub mod questions;
@@ -197,6 +198,7 @@ fn under_lock(
     let drained = blocked::count(setting, run, &snapshot, ours, &before, &mut ledger)?;
     let left = snapshot.gpus.measured().is_none() || amiss.any || drained;
     amiss.words.extend(orphans);
+    metrics::write(setting, &snapshot, &cases, &mut ledger)?;
     Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
 }
 

@@ -94,6 +94,11 @@ const SURELY_NOT_DONE: [&str; 8] = [
 ];
 
 impl NoAnswer {
+    /// Slurm is not there, or does not speak to us: a word that it knows no such job is an answer.
+    fn is_silence(&self) -> bool {
+        !matches!(self, NoAnswer::Refused { text, .. } if text.contains("Invalid job id"))
+    }
+
     /// The reason as a reading has it.
     pub fn absence(&self) -> Absence {
         match self {
@@ -195,6 +200,11 @@ impl Slurm {
     /// What the GRES indices of these registrations mean on this node.
     pub fn mapping(&self, jobs: &[JobRun]) -> Result<Mapping, String> {
         self.gres(jobs).mapping
+    }
+
+    /// How often it gave no answer since this process began.
+    pub fn silences(&self) -> u32 {
+        self.commands.silences.get() + self.rest.as_ref().map_or(0, |rest| rest.silences.get())
     }
 
     /// Where a command lies, or why root does not run it.

@@ -90,6 +90,7 @@ fn faults(config: &Config) -> Vec<Row> {
         ("epilog.verify", duration_text(epilog.verify)),
         ("epilog.on_leak", word(epilog.on_leak).to_owned()),
         ("epilog.allow", texts(&epilog.allow)),
+        ("metrics.textfile", maybe(&config.metrics.textfile, |p| path(p))),
     ]
 }
 

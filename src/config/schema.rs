@@ -4,7 +4,9 @@
 use super::table::Table;
 use super::tree::Value;
 use super::values::*;
-use super::{Act, Config, Epilog, Faults, Gpu, GpuSourceKind, History, Limits, Release, Slurm, SlurmSource};
+use super::{
+    Act, Config, Epilog, Faults, Gpu, GpuSourceKind, History, Limits, Metrics, Release, Slurm, SlurmSource,
+};
 use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
 use crate::policy::fault::{Action, Kind, Law};
@@ -64,7 +66,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let epilog = epilog(t.table("epilog"), d.epilog);
     slack(t.table("slack"));
     notify(t.table("notify"));
-    metrics(t.table("metrics"));
+    let metrics = metrics(t.table("metrics"), d.metrics);
     daemon(&mut t);
     t.finish();
     let rules = Rules { thresholds, stages, spinning, exemptions, drain_shared, warn };
@@ -81,6 +83,7 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
         history,
         faults,
         epilog,
+        metrics,
         ..d
     }
 }
@@ -323,11 +326,13 @@ fn notify(mut t: Table<'_, '_>) {
     t.finish();
 }
 
-fn metrics(mut t: Table<'_, '_>) {
-    if t.said("textfile", maybe(file)).flatten().is_some() {
-        t.note("textfile", LATER);
+fn metrics(mut t: Table<'_, '_>, d: Metrics) -> Metrics {
+    let metrics = Metrics { textfile: t.read("textfile", d.textfile, maybe(file)) };
+    if metrics.textfile.as_ref().is_some_and(|file| file.extension().is_none_or(|end| end != "prom")) {
+        t.note("textfile", "does not end in `.prom`; node_exporter's textfile collector reads no other file");
     }
     t.finish();
+    metrics
 }
 
 /// Keys of the older daemon that mean nothing to a program slurmd starts anew each time.

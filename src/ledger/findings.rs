@@ -273,7 +273,7 @@ fn growth_ms(tx: &Transaction, finding: &NewFinding, boot: i64, now: &Now) -> ru
 }
 
 /// The partition under which a job run's hours are counted.
-fn partition(job: &JobRun) -> &str {
+pub(super) fn partition(job: &JobRun) -> &str {
     let told = job.details.as_ref().map(|d| &d.partition);
     match (&job.registration.partition, told) {
         (Reading::Measured(name), _) | (Reading::Absent(_), Some(Reading::Measured(name))) => name,

@@ -1,8 +1,8 @@
 //! Counts that survive from run to run, and from job to job: whole numbers that only ever grow, by a closed list of
 //! names. They begin anew with a new ledger, as any counter does with its program. Judges nothing: no rule reads them.
 
-use super::{Ledger, LedgerError};
-use crate::model::{Deed, Outcome, RunId};
+use super::{Ledger, LedgerError, findings};
+use crate::model::{Deed, JobRun, Outcome, RunId};
 use crate::reading::Absence;
 use rusqlite::{OptionalExtension, Transaction};
 use std::collections::BTreeMap;
@@ -177,6 +177,16 @@ impl Tallies {
     /// All that were ever counted, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Tally, u64)> {
         self.0.iter().map(|(tally, value)| (tally, *value))
+    }
+
+    /// The partition under which a job run's finding was counted.
+    pub fn partition_of(&self, job: &JobRun, signature: &str) -> String {
+        let of = |partition: &str| Tally::WastedGpuMs {
+            partition: partition.to_owned(),
+            signature: signature.to_owned(),
+        };
+        let own = findings::partition(job);
+        if self.0.contains_key(&of(own)) { own } else { OTHERS }.to_owned()
     }
 
     /// Certified wasted milliseconds of GPUs, over all partitions and signatures.

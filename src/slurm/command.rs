@@ -2,7 +2,7 @@
 
 use super::{Answer, NoAnswer};
 use crate::program::{Ended, Gathered, is_root, one_line, run_within, trusted};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -78,11 +78,13 @@ impl Program {
 pub(super) struct Commands {
     site: Site,
     found: [OnceCell<Result<PathBuf, String>>; 4],
+    /// How often none was given.
+    pub(super) silences: Cell<u32>,
 }
 
 impl Commands {
     pub(super) fn new(site: Site) -> Commands {
-        Commands { site, found: Default::default() }
+        Commands { site, found: Default::default(), silences: Cell::new(0) }
     }
 
     pub(super) fn conf(&self) -> Option<&Path> {
@@ -110,6 +112,14 @@ impl Commands {
     }
 
     fn run_keeping<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
+        let answer = self.run_to_its_end(most, program, args);
+        if answer.as_ref().is_err_and(NoAnswer::is_silence) {
+            self.silences.set(self.silences.get() + 1);
+        }
+        answer
+    }
+
+    fn run_to_its_end<A: AsRef<OsStr>>(&self, most: usize, program: Program, args: &[A]) -> Answer<String> {
         let name = program.name();
         let path = self.found[program as usize]
             .get_or_init(|| find(&self.site, name, is_root()))

@@ -50,12 +50,14 @@ pub(super) struct Rest {
     server: OnceCell<Result<Server, String>>,
     /// The version that it has answered to.
     spoken: Cell<Option<u8>>,
+    /// How often it gave no answer.
+    pub(super) silences: Cell<u32>,
 }
 
 impl Rest {
     /// Nothing is read or connected yet.
     pub fn new(site: RestSite) -> Rest {
-        Rest { site, server: OnceCell::new(), spoken: Cell::new(None) }
+        Rest { site, server: OnceCell::new(), spoken: Cell::new(None), silences: Cell::new(0) }
     }
 
     /// One job; `None`: Slurm does not know it (any more). One JOB_INFO_SINGLE at the controller.
@@ -96,6 +98,14 @@ impl Rest {
     /// and is refused before the token is looked at (measured on 22.05, 24.11 and 26.05). One that was answered is
     /// kept for as long as this process lives.
     fn ask(&self, question: &str) -> Answer<Told> {
+        let told = self.ask_each_version(question);
+        if told.is_err() {
+            self.silences.set(self.silences.get() + 1);
+        }
+        told
+    }
+
+    fn ask_each_version(&self, question: &str) -> Answer<Told> {
         let until = Instant::now() + self.site.limit;
         let server = self.server.get_or_init(|| Server::at(&self.site.url));
         let server = server.as_ref().map_err(|why| unavailable(why.clone()))?;

@@ -22,6 +22,7 @@ mod ladder;
 mod leak;
 mod leak_drain;
 mod looks;
+mod metrics;
 mod nhc;
 mod readings;
 mod release;
