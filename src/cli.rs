@@ -85,6 +85,10 @@ pub enum Command {
         #[arg(value_name = "FAULT")]
         fault: Option<String>,
     },
+    /// Show this node on one screen: GPUs, who holds them, verdicts, next steps, hours wasted and blocked, our drains
+    ///
+    /// Judges again from the ledger as --explain does, and changes nothing; neither Slurm nor a GPU is asked.
+    Status,
     /// List the case files kept of job runs that are over and had a finding or an action, newest first
     ///
     /// Hours are certified ones, never projections. Reads the ledger of this node and changes nothing.

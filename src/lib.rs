@@ -34,4 +34,5 @@ pub mod run;
 pub mod scenarios;
 pub mod screen;
 pub mod slurm;
+pub mod status;
 pub mod units;

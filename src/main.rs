@@ -26,7 +26,7 @@ use gpu_reaper_hc::screen::Screen;
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
 use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
-    ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, screen,
+    ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, screen, status,
 };
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,6 +89,7 @@ fn answer() -> u8 {
         }
         (Some(Command::Release), _) => release_node(&cli.common),
         (Some(Command::Ack { fault }), _) => acknowledge(&cli.common, fault.as_deref()),
+        (Some(Command::Status), _) => show_status(&cli.common),
         (Some(Command::Cases { csv, since }), _) => list_cases(&cli.common, *csv, *since),
         (Some(Command::Doctor), _) => examine_site(&cli.common),
         (Some(Command::Config { what }), _) => configuration(&cli.common, *what),
@@ -378,6 +379,28 @@ fn explain_job(common: &Common, job: &str) -> u8 {
             UNREADABLE
         }
     }
+}
+
+fn show_status(common: &Common) -> u8 {
+    let Some(config) = load_or_complain(common, "nothing was shown") else {
+        return UNREADABLE;
+    };
+    let told = place(common, &config).and_then(|place| {
+        let now = host::now()?;
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let slurm = slurm(&config, &place);
+        let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
+        status::status(&asked, &ledger).map_err(|e| e.to_string())
+    });
+    match told {
+        Ok(told) if common.json => say(&screen::json_text(&status::json::page(&told))),
+        Ok(told) => say(&status::page(&told, &page())),
+        Err(why) => {
+            complain(&why);
+            return UNREADABLE;
+        }
+    }
+    0
 }
 
 fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {

@@ -3,7 +3,7 @@
 
 mod blocked;
 pub mod cases;
-mod deeds;
+pub mod deeds;
 pub mod eyes;
 pub mod faults;
 pub mod leaks;

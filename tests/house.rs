@@ -31,6 +31,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "doctor",
             "backtest",
             "cases",
+            "status",
             "scenarios",
             "demo",
         ],
@@ -47,6 +48,8 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("epilog", "run"),       // the same ledger
     ("ack", "run"),          // what a run remembers of the node
     ("release", "run"),      // the notes that a run leaves of a drain
+    ("status", "explain"),   // the same judgement
+    ("status", "run"),       // what keeps a drain
     ("scenarios", "run"),    // a scenario is the real run, repeated
     ("scenarios", "prolog"), // between the real hooks
     ("scenarios", "epilog"),

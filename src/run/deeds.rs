@@ -5,6 +5,7 @@ use super::eyes::Eyes;
 use super::{Setting, Trouble, questions};
 use crate::act::look::Look;
 use crate::act::{self, Desk, Doubt, Ending, Terminate};
+use crate::config::Config;
 use crate::ledger::Ledger;
 use crate::model::*;
 use crate::policy::cap::Cap;
@@ -176,15 +177,22 @@ pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Readi
     }
 }
 
+/// A ledger that was begun just now cannot know what was done before; in words, until it is old enough.
+pub fn too_new(config: &Config, ledger: &Ledger, now: &Now) -> Option<String> {
+    let thresholds = &config.rules.thresholds;
+    let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
+    // No figure that changes: it would be told anew in every run.
+    ledger.age_ms(now).filter(|age| *age < hold_ms).map(|_| {
+        let hold = crate::units::human_ms(hold_ms);
+        format!("the ledger is new: nothing is done before it is {hold} old")
+    })
+}
+
 /// Whatever about this run, node or site forbids a deed that time has made due.
 pub(super) fn held_by(setting: &Setting, ledger: &Ledger) -> Result<Option<String>, Trouble> {
     let config = setting.config;
-    let thresholds = &config.rules.thresholds;
-    let hold_ms = thresholds.window_ms.max(thresholds.warmup_ms);
-    if ledger.age_ms(setting.now).is_some_and(|age| age < hold_ms) {
-        // No figure that changes: it would be told anew in every run.
-        let hold = crate::units::human_ms(hold_ms);
-        return Ok(Some(format!("the ledger is new: nothing is done before it is {hold} old")));
+    if let Some(new) = too_new(config, ledger, setting.now) {
+        return Ok(Some(new));
     }
     if setting.fresh_slurmd() {
         return Ok(Some("slurmd has just started: this run only samples".to_owned()));

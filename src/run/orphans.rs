@@ -165,7 +165,7 @@ fn fit(
         true => Ok(()),
         false => epilog_ended(epilog_of(ours.key, setting.now, ledger)?),
     };
-    let held = may_be_lifted(setting)
+    let held = may_be_lifted(setting.config)
         .and_then(|()| no_fault(&faults))
         .and_then(|()| if node.plain() { Ok(()) } else { Err("the node is in no plain state".to_owned()) })
         .and(epilog)

@@ -7,8 +7,8 @@ use super::deeds;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble, questions};
 use crate::act::{self, Desk, Doubt, Ending, Lift};
-use crate::config::Release;
-use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain};
+use crate::config::{Config, Release};
+use crate::ledger::{EpilogOf, FaultRow, Ledger, LedgerError, OpenDrain};
 use crate::model::*;
 use crate::policy::fault::Kind;
 use crate::policy::reason::Stand;
@@ -30,7 +30,7 @@ const NO_FAULT_OF_THE_NODE: [&str; 6] =
 #[derive(Debug, PartialEq, Eq)]
 enum Stays {
     /// Its job run is here, or its outcome is still to be found out: a later run sees.
-    ForNow,
+    ForNow(&'static str),
     /// Something that may never pass by itself: people are told.
     Because(String),
 }
@@ -281,6 +281,22 @@ pub(super) fn how_to_lift(setting: &Setting) -> String {
     format!("to lift it: `gpu-reaper-hc release` there, or `scontrol update nodename={node} state=undrain`")
 }
 
+/// Why the ledger alone keeps a drain of this boot from being lifted, whatever a look at the GPUs and a question to Slurm
+/// would say; `None`: it does not. `judgement`: of its job run, while that is registered.
+pub fn kept_by_books(
+    config: &Config,
+    drain: &OpenDrain,
+    judgement: Option<&Judgement>,
+    ledger: &Ledger,
+) -> Result<Option<String>, LedgerError> {
+    let known = Known { epilog: ledger.epilog_of(drain.job_run)?, faults: ledger.open_faults()? };
+    Ok(match by_books(config, drain, judgement, &known) {
+        Ok(_) => None,
+        Err(Stays::ForNow(why)) => Some(why.to_owned()),
+        Err(Stays::Because(why)) => Some(why),
+    })
+}
+
 /// Whether this run sees the drain fit for release.
 fn fit(
     setting: &Setting,
@@ -289,28 +305,48 @@ fn fit(
     drain: &OpenDrain,
     known: &Known,
 ) -> Result<(), Stays> {
+    match by_books(setting.config, drain, case.map(|c| &c.assessment.judgement), known)? {
+        Fit::WorksAgain => Ok(()),
+        Fit::IsGone => nothing_is_left(snapshot, drain.job).map_err(Stays::Because),
+    }
+}
+
+/// Why a drain may be lifted, as far as the ledger says.
+enum Fit {
+    /// Its job run certainly works again.
+    WorksAgain,
+    /// Its job run is over.
+    IsGone,
+}
+
+fn by_books(
+    config: &Config,
+    drain: &OpenDrain,
+    judgement: Option<&Judgement>,
+    known: &Known,
+) -> Result<Fit, Stays> {
     if drain.action.outcome != Outcome::Done {
-        return Err(Stays::ForNow);
+        return Err(Stays::ForNow("how it ended is not known yet"));
     }
-    let alive = match case.map(|c| &c.assessment.judgement) {
-        Some(Judgement::Alive { .. }) => true,
-        Some(_) => return Err(Stays::ForNow),
-        None if drain.job_open => return Err(Stays::ForNow),
-        None => false,
+    let fit = match judgement {
+        Some(Judgement::Alive { .. }) => Fit::WorksAgain,
+        Some(_) => return Err(Stays::ForNow("its job still runs and does not certainly work")),
+        None if drain.job_open => return Err(Stays::ForNow("its job is still registered here")),
+        None => Fit::IsGone,
     };
-    may_be_lifted(setting).and_then(|()| no_fault(&known.faults)).map_err(Stays::Because)?;
-    if alive {
-        return Ok(());
+    may_be_lifted(config).and_then(|()| no_fault(&known.faults)).map_err(Stays::Because)?;
+    if let Fit::IsGone = fit {
+        epilog_ended(known.epilog).map_err(Stays::Because)?;
     }
-    epilog_ended(known.epilog).and_then(|()| nothing_is_left(snapshot, drain.job)).map_err(Stays::Because)
+    Ok(fit)
 }
 
 /// Whether the site lets drains be lifted at all.
-pub(super) fn may_be_lifted(setting: &Setting) -> Result<(), String> {
-    if setting.config.act.release == Release::Never {
+pub(super) fn may_be_lifted(config: &Config) -> Result<(), String> {
+    if config.act.release == Release::Never {
         return Err("`act.release` is never".to_owned());
     }
-    if !setting.config.mode().enforces() {
+    if !config.mode().enforces() {
         return Err("mode is observe".to_owned());
     }
     Ok(())

@@ -46,7 +46,7 @@ fn page(user: &str, findings: &Value) -> String {
 }
 
 /// The bytes of the state folder's files, by name.
-fn state(node: &Node) -> Vec<(PathBuf, Vec<u8>)> {
+pub fn state(node: &Node) -> Vec<(PathBuf, Vec<u8>)> {
     let files = fs::read_dir(node.state()).unwrap().map(|file| file.unwrap().path());
     let mut all: Vec<_> = files.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     all.sort();

@@ -28,6 +28,7 @@ mod readings;
 mod release;
 mod runs;
 mod slurm;
+mod status;
 
 use std::fs;
 use std::path::{Path, PathBuf};
