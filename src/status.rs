@@ -54,6 +54,8 @@ pub struct Drain {
     pub what: String,
     /// The node's Reason, byte for byte.
     pub reason: String,
+    /// It was seen to be made; else it is not known whether it stands.
+    pub certain: bool,
     /// When it was made.
     pub since: WallMs,
     /// Why it was not lifted yet.
@@ -214,12 +216,15 @@ fn drains(
             None => why_it_stays(asked, ledger, jobs, &drain)?,
         };
         let reason = drain.rewritten.last().or(drain.action.reason.as_ref()).cloned().unwrap_or_default();
-        drains.push(Drain { what: format!("job {}", drain.job), reason, since: drain.action.wall, stays });
+        let certain = drain.action.outcome == Outcome::Done;
+        let (what, since) = (format!("job {}", drain.job), drain.action.wall);
+        drains.push(Drain { what, reason, certain, since, stays });
     }
     let for_faults = ledger.fault_drains(asked.now)?;
     drains.extend(for_faults.into_iter().filter(FaultDrain::stands).map(|drain| Drain {
         what: format!("fault {}", drain.fault),
         reason: drain.reason,
+        certain: drain.outcome == Outcome::Done,
         since: drain.made,
         stays: match drain.outcome {
             Outcome::Done => "until a person lifts it: gpu-reaper-hc release".to_owned(),
@@ -274,9 +279,19 @@ impl Status {
         self.age_ms().is_none_or(|age_ms| age_ms > self.gap_ms)
     }
 
-    /// Units that nobody holds; under a drain of ours they are what it blocks.
-    pub fn units_of_nobody(&self) -> usize {
-        self.units.iter().filter(|unit| unit.holder == Holder::Nobody).count()
+    /// GPUs that nobody holds, and all that are listed; of one that is cut into instances, where all of it is free. Under
+    /// a drain of ours those are what it blocks.
+    pub fn free_gpus(&self) -> (usize, usize) {
+        let mut gpus: BTreeMap<&UnitUuid, bool> = BTreeMap::new();
+        let listed = |unit: &&Unit| unit.seen.memory.absence() != Some(Absence::NotListed);
+        for unit in self.units.iter().filter(listed) {
+            let gpu = match &unit.known.kind {
+                UnitKind::Gpu => &unit.known.uuid,
+                UnitKind::Mig { parent, .. } => parent,
+            };
+            *gpus.entry(gpu).or_insert(true) &= unit.holder == Holder::Nobody;
+        }
+        (gpus.values().filter(|free| **free).count(), gpus.len())
     }
 
     /// The job of a row.
@@ -295,22 +310,24 @@ impl Status {
 
 /// A unit's part in the judgement of its job: a word, and for how long it has been quiet.
 struct Part {
-    word: String,
+    /// The signature, or what was judged of the job.
+    word: &'static str,
+    /// The finding is about it.
+    found: bool,
     quiet_ms: i64,
 }
 
 fn part(told: &Told, unit: &UnitUuid) -> Part {
     let own = told.assessment.units.iter().find(|assessed| assessed.unit.uuid == *unit);
     let quiet_ms = own.map_or(0, |assessed| assessed.quiet_ms);
-    let word = match &told.assessment.judgement {
+    match &told.assessment.judgement {
         Judgement::Breaching(f) if f.units.iter().any(|of_it| of_it.uuid == *unit) => {
-            return Part { word: f.signature.word().to_owned(), quiet_ms: f.evidence().certified_ms() };
+            Part { word: f.signature.word(), found: true, quiet_ms: f.evidence().certified_ms() }
         }
-        Judgement::Breaching(_) | Judgement::Alive { .. } => "alive".to_owned(),
-        Judgement::Unjudged { .. } => "not judged".to_owned(),
-        Judgement::Spared { guard, .. } => format!("spared ({})", guard.word()),
-    };
-    Part { word, quiet_ms }
+        // A finding about some units: the others work.
+        Judgement::Breaching(_) => Part { word: "alive", found: false, quiet_ms },
+        other => Part { word: other.word(), found: false, quiet_ms },
+    }
 }
 
 /// The newest reason for which each deed is withheld, while a finding stands.

@@ -10,8 +10,11 @@ const NUMBERS: [usize; 2] = [3, 6];
 
 pub(super) fn print(rows: &[Row], screen: &Screen) -> String {
     if rows.is_empty() {
-        return "no case file is kept here of such a time; one is kept of each job run that had a finding or an action\n"
-            .to_owned();
+        return screen.paragraph(
+            Ink::Plain,
+            "",
+            "no case file here: one is kept of each job run that ended after a finding or an action",
+        );
     }
     let mut lines = vec![(Ink::Strong, HEADING.map(str::to_owned).to_vec())];
     lines.extend(rows.iter().map(|row| (ink(row), cells(row).to_vec())));

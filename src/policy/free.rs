@@ -40,7 +40,7 @@ pub enum Doubt {
     NotReadable(&'static str, Absence),
     /// The newest look was so long ago, milliseconds.
     Stale(i64),
-    /// There was no look.
+    /// No look of it is kept: it is new, or was its last job's.
     NeverSeen,
 }
 
@@ -91,7 +91,7 @@ impl Doubt {
             Doubt::Copies(percent) => format!("free, but its memory at work: {percent}"),
             Doubt::NotReadable(what, _) => format!("free, {what} not readable"),
             Doubt::Stale(ms) => format!("free, last seen {} ago", crate::units::human_ms(*ms)),
-            Doubt::NeverSeen => "free, not seen yet".to_owned(),
+            Doubt::NeverSeen => "free, no look at it yet".to_owned(),
         }
     }
 }
@@ -125,6 +125,7 @@ fn doubt(look: &Look) -> Option<Doubt> {
         return Some(Doubt::Processes(look.pids.clone(), listed.compute));
     }
     let utilization = match peak(seen.sm_util, &seen.sm_peak) {
+        Reading::Absent(Absence::NotRecorded) => return Some(Doubt::NeverSeen),
         Reading::Absent(why) => return read("utilization", why),
         Reading::Measured(percent) => percent,
     };
@@ -197,7 +198,7 @@ mod tests {
         let at = |minutes: &[i64]| minutes.iter().map(|m| ago(*m, empty())).collect::<Vec<_>>();
         let reclaimable = "reclaimable: empty in 3 looks";
         let table = [
-            (at(&[]), "free, not seen yet"),
+            (at(&[]), "free, no look at it yet"),
             (at(&[0]), "free, not settled: 1 of 3 looks"),
             (at(&[0, 1]), "free, not settled: 2 of 3 looks"),
             (at(&[0, 1, 2]), reclaimable),
@@ -243,6 +244,7 @@ mod tests {
             (seen(|o| o.memory = memory(1500, false)), reclaimable),
             (seen(|o| o.memory = memory(20 << 10, false)), "free, but 20.0 GiB held by no process"),
             (Observation::absent(Absence::GpuLost), "free, utilization not readable"),
+            (Observation::absent(Absence::NotRecorded), "free, no look at it yet"),
         ];
         for (seen, want) in table {
             let looks = [0, 1, 2].map(|minutes| ago(minutes, seen.clone()));

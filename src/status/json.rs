@@ -154,7 +154,8 @@ fn drained(status: &Status, drain: &Drain) -> Value {
         "for": drain.what,
         "reason": drain.reason,
         "since": drain.since.rfc3339(),
-        "blocks_gpus": status.units_of_nobody(),
+        "certain": drain.certain,
+        "blocks_gpus": status.free_gpus().0,
         "stays": drain.stays,
     })
 }

@@ -1,6 +1,6 @@
 //! The page for a terminal: GPUs as a table, then each job, the hours, and our drains.
 
-use super::{Drain, Status, Unit, part, withheld};
+use super::{Drain, Part, Status, Unit, part, withheld};
 use crate::explain::{Told, text::verdict};
 use crate::policy::attribution::Holder;
 use crate::policy::free::Free;
@@ -68,9 +68,9 @@ fn last_run(status: &Status) -> (Ink, String) {
         return (Ink::Bad, last);
     };
     let read = match look.failed {
-        None => match status.units.iter().any(|unit| unit.instance().is_some()) {
-            true => format!("{} GPUs and MIG instances", look.units.len()),
-            false => format!("{} GPUs", look.units.len()),
+        None => match status.free_gpus().1 {
+            1 => "1 GPU".to_owned(),
+            all => format!("{all} GPUs"),
         },
         Some(why) => format!("GPUs not read: {}", why.words()),
     };
@@ -150,11 +150,12 @@ fn state(status: &Status, unit: &Unit, with_next: bool) -> (Ink, String) {
         };
     };
     let part = part(told, &unit.known.uuid);
-    let quiet =
-        if part.quiet_ms >= 60_000 { format!(", quiet {}", human_ms(part.quiet_ms)) } else { String::new() };
-    let mut words = match told.finding() {
-        Some(f) if part.word == f.signature.word() => format!("{} {}", part.word, human_ms(part.quiet_ms)),
-        _ => format!("{}{quiet}", part.word),
+    let length = human_ms(part.quiet_ms);
+    let guard = told.guard().map_or(String::new(), |guard| format!(" ({})", guard.word()));
+    let mut words = match part {
+        Part { found: true, word, .. } => format!("{word} {length}"),
+        Part { word, quiet_ms, .. } if quiet_ms >= 60_000 => format!("{word}{guard}, quiet {length}"),
+        Part { word, .. } => format!("{word}{guard}"),
     };
     if with_next && let Some(next) = next(told) {
         words += &format!("; next: {next}");
@@ -214,23 +215,23 @@ fn hours(status: &Status, screen: &Screen) -> String {
     let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
     let begun = status.begun.rfc3339();
     let words = format!(
-        "wasted {}{each}, by what stands now {}; blocked by our own drains {}; certified, not projected, and counted \
-         since {}",
+        "wasted {}{each}, blocked by our own drains {}; certified since {}, never projected; standing now {}",
         figure(GpuHours::of(1, sum)),
-        figure(hours.standing),
         figure(hours.blocked),
         begun.get(..10).unwrap_or(&begun),
+        figure(hours.standing),
     );
     screen.paragraph(Ink::Plain, "GPU-hours  ", &words)
 }
 
 fn drained(status: &Status, drain: &Drain, screen: &Screen) -> String {
+    let (free, all) = status.free_gpus();
+    let blocks = if drain.certain { "blocks" } else { "may stand, and block" };
     let words = format!(
-        "for {} since {}: {} of {} GPUs are free and blocked; it stays: {}",
+        "for {} since {}: {blocks} {free} free {} of {all}; it stays: {}",
         drain.what,
         drain.since.rfc3339(),
-        status.units_of_nobody(),
-        status.units.len(),
+        if free == 1 { "GPU" } else { "GPUs" },
         drain.stays,
     );
     screen.paragraph(Ink::Notice, "our drain  ", &words)
@@ -252,7 +253,8 @@ fn not_readable(status: &Status) -> BTreeMap<String, Vec<String>> {
             ("power", seen.power.absence()),
             ("process list", seen.processes.absence()),
         ] {
-            if let Some(why) = why {
+            // The line of the unit says that there was no look at it yet.
+            if let Some(why) = why.filter(|why| *why != Absence::NotRecorded) {
                 by_reason.entry(why).or_default().push(name);
             }
         }

@@ -125,7 +125,7 @@ fn hours_are_summed_by_signature_and_an_unreadable_file_is_a_row_that_says_so() 
         .map(|since| cluster.node.call(&["cases", "--since", since, "--json"]).out.lines().count());
     assert_eq!(counts, [2, 3, 4]);
     let none = cluster.node.call(&["cases", "--since", "0s"]);
-    assert!(none.status == Some(0) && none.out.starts_with("no case file is kept here"), "{none:?}");
+    assert!(none.status == Some(0) && none.out.starts_with("no case file here: "), "{none:?}");
     let unreadable = cluster.node.call(&["cases", "--csv"]);
     let row = unreadable.out.lines().last().unwrap();
     assert!(row.starts_with("n1,9,1,,,,,,,,,,20") && row.ends_with(",,,,,false"), "{row}");

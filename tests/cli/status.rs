@@ -129,7 +129,7 @@ fn status_says_of_a_job_what_explain_says_and_writes_and_asks_nothing() {
     assert!(line(&text, "0").ends_with("reclaimable: empty in 3 looks"), "{text}");
     assert!(line(&text, "1").ends_with("free, but held by pid 1 (leak?)"), "{text}");
     assert!(text.contains("job 4240_2 ") && text.contains("  withheld drain: "), "{text}");
-    let hours = "GPU-hours  wasted 0.0 (hung 0.0), by what stands now 0.0; blocked by our own drains 0.0;";
+    let hours = "GPU-hours  wasted 0.0 (hung 0.0), blocked by our own drains 0.0; certified since 20";
     assert!(text.replace("\n           ", " ").contains(hours), "{text}");
 }
 
@@ -221,14 +221,16 @@ fn a_drain_of_ours_is_shown_with_what_it_blocks_and_why_it_stays() {
         flat.contains("our drain  for job 4242 since 20") && flat.contains(&format!("  reason   {reason}")),
         "{page}"
     );
-    let why = "1 of 2 GPUs are free and blocked; it stays: its job still runs and does not certainly work";
+    let why = ": blocks 1 free GPU of 2; it stays: its job still runs and does not certainly work";
     assert!(flat.contains(why), "{page}");
     let drain = &json(&cluster.node)["drains"][0];
     assert_eq!((drain["reason"].as_str(), &drain["blocks_gpus"]), (Some(reason.as_str()), &1.into()));
 
     assert_eq!(cluster.node.hook("epilog", "4242", &[("SLURM_JOB_GPUS", "0")]).status, Some(0));
     cluster.configure(&shared.replace("mode: enforce", "mode: observe"));
-    assert!(text(&cluster.node).contains("it stays: mode is observe"), "{}", text(&cluster.node));
+    let page = text(&cluster.node);
+    assert!(page.replace("\n           ", " ").contains("it stays: mode is observe"), "{page}");
+    assert!(line(&page, "1").ends_with("free, no look at it yet"), "its samples went with the job: {page}");
     let table = [
         (
             "an orphaned drain of ours, which this ledger does not know, stays: x",
