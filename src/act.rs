@@ -221,6 +221,12 @@ fn last_look(
         let text = reason::comment(deed, job, warrant.finding(), desk.now);
         leave_comment(target, &there, &text, desk.slurm);
     }
+    if look.notify_job
+        && let Err(silence) =
+            desk.slurm.notify(&target.display_id, &reason::comment(deed, job, warrant.finding(), desk.now))
+    {
+        tracing::info!(job = target.display_id, "the job's output was not told: {silence}");
+    }
     // The comment took its time too.
     look::is_that_run(job, Ask::NOTHING_MORE, desk).map(drop)
 }

@@ -15,14 +15,12 @@ use std::time::Duration;
 mod cross;
 mod effective;
 mod file;
-mod not_yet;
 mod schema;
 mod table;
 mod tree;
 mod values;
 
 pub use effective::{change, show};
-pub use not_yet::NOT_YET;
 
 /// Where the configuration lies unless the caller names another file.
 pub const DEFAULT_FILE: &str = "/etc/gpu-reaper-hc/config.yaml";
@@ -165,6 +163,28 @@ pub struct Metrics {
     pub textfile: Option<PathBuf>,
 }
 
+/// `slack:`, and any web hook of that form.
+#[derive(Clone, Debug)]
+pub struct Slack {
+    /// The file that holds the web hook's address, which is a secret; `None`: nothing is sent.
+    pub webhook_file: Option<PathBuf>,
+    /// The certificates that are trusted; `None`: the system's.
+    pub ca_file: Option<PathBuf>,
+    /// What is milder is not sent.
+    pub min_verdict: Verdict,
+}
+
+/// `notify:`
+#[derive(Clone, Debug)]
+pub struct Notify {
+    /// The site's own program and its arguments; empty: none.
+    pub exec: Vec<String>,
+    /// What is milder it is not told.
+    pub min_verdict: Verdict,
+    /// Whether both channels are told of faults of the node, and that its GPUs cannot be read.
+    pub node_faults: bool,
+}
+
 /// The effective configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -196,6 +216,10 @@ pub struct Config {
     pub epilog: Epilog,
     /// `metrics:`
     pub metrics: Metrics,
+    /// `slack:`
+    pub slack: Slack,
+    /// `notify:`
+    pub notify: Notify,
     /// What is accepted but worth saying once a file: keys without effect, with what replaces them, and
     /// settings that are probably not meant.
     pub notes: Vec<String>,
@@ -325,7 +349,6 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
     let table = table::Table::new(&mut check, String::new(), Some(&root));
     let mut config = schema::config(table, defaults);
     cross::check(&mut check, &root, &config);
-    not_yet::check(&mut check, &root);
     config.notes = std::mem::take(&mut check.notes);
     let errors = check.errors();
     if errors.is_empty() { Ok(config) } else { Err(errors) }
@@ -398,6 +421,8 @@ pub fn defaults() -> Config {
         },
         epilog: Epilog { verify: Duration::from_secs(10), allow: vec![], on_leak: Action::Alert },
         metrics: Metrics { textfile: None },
+        slack: Slack { webhook_file: None, ca_file: None, min_verdict: Verdict::Alert },
+        notify: Notify { exec: vec![], min_verdict: Verdict::Alert, node_faults: false },
         notes: vec![],
         text: String::new(),
     }

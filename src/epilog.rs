@@ -13,7 +13,7 @@ use crate::mode::Mode;
 use crate::model::{JobId, JobRun, JobRunId};
 use crate::prolog::{Done, Env, job_id};
 use crate::run::leaks::{Kept, Leak};
-use crate::run::{self, Setting};
+use crate::run::{self, Setting, tell};
 use ended::Ended;
 use std::time::{Duration, Instant};
 use verify::{Looked, Sight, Verified};
@@ -89,6 +89,11 @@ impl Closed {
         let mut ledger = Ledger::open(&place.dir, &place.node, now, opening)?;
         let ending = ledger.ending_run(job, restart, now)?;
         let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
+        if let Some(job) = &ending
+            && let Some(finding) = tell::told_of(config, job, &ledger)?
+        {
+            tell::recovered((config, &place.node, now), (job, &finding), "the job has ended", &mut ledger)?;
+        }
         let archive = config.mode() == Mode::Observe;
         let cleared = case.and_then(|case| ledger.clear(job, restart, now, archive, case.as_ref()));
         Ok(Closed {

@@ -8,6 +8,7 @@ pub use secret::Secret;
 
 use socket::{NoLookup, Socket};
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +126,16 @@ fn replied(response: &Response<Body>, body: Vec<u8>) -> Reply {
     let said = response.headers().get(HeaderName::from_static("retry-after"));
     let retry_after = said.and_then(|value| value.to_str().ok()).map(str::to_owned);
     Reply { status: response.status().as_u16(), body, retry_after }
+}
+
+/// Whether `host:port` stays on this host. A name that only begins like such an address is anybody's.
+pub fn is_this_host(host_and_port: &str) -> bool {
+    let host_and_port = host_and_port.trim_end_matches('/');
+    let port = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
+    let host =
+        host_and_port.rsplit_once(':').filter(|(_, end)| port(end)).map_or(host_and_port, |(host, _)| host);
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 fn configured(tls: Option<TlsConfig>) -> Config {

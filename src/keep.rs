@@ -270,6 +270,9 @@ mod tests {
         fn signal(&self, _: &Target, _: &str) -> Answer<()> {
             unreachable!("nothing is signalled")
         }
+        fn notify(&self, _: &str, _: &str) -> Answer<()> {
+            unreachable!("no job is told")
+        }
     }
 
     const HOURS: Wish = Wish::For(Duration::from_secs(4 * 3600));

@@ -72,7 +72,7 @@ pub use findings::{Closing, FindingRow, NewFinding, Withheld};
 pub use jobs::{JobRecord, Life};
 pub use learnt::FloorRow;
 pub use newest::{NewestLook, SeenUnit};
-pub use outbox::Letter;
+pub use outbox::{Letter, MOST_WAITING, Queued};
 pub use prune::Keep;
 pub use questions::Question;
 pub use remembered::Remembered;

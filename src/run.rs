@@ -15,6 +15,7 @@ pub mod owners;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
+pub mod tell;
 mod xids;
 
 use crate::config::{ACT_NEEDS, Config};
@@ -199,6 +200,7 @@ fn under_lock(
     let left = snapshot.gpus.measured().is_none() || amiss.any || drained;
     amiss.words.extend(orphans);
     metrics::write(setting, &snapshot, &cases, &mut ledger)?;
+    tell::deliver(setting, lock, &mut ledger);
     Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
 }
 

@@ -2,7 +2,7 @@
 //! `fixtures/config`.
 
 use gpu_reaper_hc::config::{
-    self, Config, ConfigError, GpuSourceKind, NOT_YET, SlurmSource, defaults, example, parse, show,
+    self, Config, ConfigError, GpuSourceKind, SlurmSource, defaults, example, parse, show,
 };
 use gpu_reaper_hc::mode::Mode;
 use gpu_reaper_hc::model::Gpm;
@@ -181,14 +181,8 @@ fn every_key_is_accepted_and_what_has_no_effect_is_noted() {
     let mut ours = meaning(&config);
     ours.retain(|line| meaning(&defaults()).contains(line));
     assert_eq!(ours, Vec::<String>::new(), "still at the default");
-    let later: Vec<&str> = config
-        .notes
-        .iter()
-        .filter(|n| n.contains("not in this version"))
-        .filter_map(|n| n.split('`').nth(1))
-        .collect();
-    let want = ["slack.webhook_file", "notify.exec"];
-    assert_eq!(later, want.into_iter().chain(NOT_YET.map(|(key, _)| key)).collect::<Vec<_>>());
+    let later: Vec<&String> = config.notes.iter().filter(|n| n.contains("not in this version")).collect();
+    assert!(later.is_empty(), "{later:?}");
 }
 
 #[test]
@@ -221,48 +215,11 @@ fn every_key_is_either_shown_or_told_to_have_no_effect() {
 #[test]
 fn a_key_without_an_effect_is_told_where_it_is_set_and_nowhere_else() {
     let notes = |text: &str| parse(text, "c.yaml").expect(text).notes;
-    let tells = "`act.notify_job` is not in this version: it tells no job";
-    assert_eq!(notes("act: { notify_job: true }"), [tells]);
+    let tells = "`metrics_addr`: ignored, for nothing listens; `metrics.textfile` names a file instead";
+    assert_eq!(notes("metrics_addr: ':9835'"), [tells]);
+    assert_eq!(notes("act: { notify_job: true }"), Vec::<String>::new());
     assert_eq!(notes("exemptions: { job_comment: 4h, users: [ci] }"), Vec::<String>::new());
     assert_eq!(notes("limits: { max_actions_per_hour: 2 }"), Vec::<String>::new());
-    for (key, _) in NOT_YET {
-        let name = key.rsplit('.').next().unwrap();
-        assert!(!show(&defaults()).contains(&format!("  {name}: ")), "`config show` shows `{key}`");
-        let told = example().lines().filter(|l| l.contains(&format!("{name}:"))).collect::<Vec<_>>();
-        assert!(!told.is_empty() && told.iter().all(|l| l.trim_start().starts_with('#')), "{key}: {told:?}");
-    }
-}
-
-/// Every source below `folder` but the configuration's own.
-fn sources(folder: &Path, all: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(folder).unwrap().flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true if path.ends_with("src/config") => {}
-            true => sources(&path, all),
-            false if path.ends_with("src/config.rs") => {}
-            false => all.push((path.display().to_string(), fs::read_to_string(&path).unwrap())),
-        }
-    }
-}
-
-#[test]
-fn what_is_listed_as_without_effect_is_read_nowhere() {
-    let mut all = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut all);
-    assert!(all.len() > 50);
-    let reads = |text: &str, name: &str| {
-        let field = format!(".{name}");
-        text.split(&field)
-            .skip(1)
-            .any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '('))
-    };
-    for (key, _) in NOT_YET {
-        let name = key.rsplit('.').next().unwrap();
-        let readers: Vec<&str> =
-            all.iter().filter(|(_, t)| reads(t, name)).map(|(p, _)| p.as_str()).collect();
-        assert_eq!(readers, Vec::<&str>::new(), "`{key}` is read: take it from the list");
-    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub struct Look<'a> {
     pub gpus: &'a mut dyn FnMut() -> Reading<GpuReport>,
     /// `act.admin_comment`.
     pub admin_comment: bool,
+    /// `act.notify_job`.
+    pub notify_job: bool,
     /// The Epilog of a job asks: that this job completes speaks against nothing.
     pub in_epilog: bool,
 }

@@ -62,6 +62,7 @@ fn rows(config: &Config) -> Vec<Row> {
     rows.extend(exemptions(config));
     rows.extend(keeping(config));
     rows.extend(faults(config));
+    rows.extend(telling(config));
     rows
 }
 
@@ -91,6 +92,18 @@ fn faults(config: &Config) -> Vec<Row> {
         ("epilog.on_leak", word(epilog.on_leak).to_owned()),
         ("epilog.allow", texts(&epilog.allow)),
         ("metrics.textfile", maybe(&config.metrics.textfile, |p| path(p))),
+    ]
+}
+
+fn telling(config: &Config) -> Vec<Row> {
+    let (slack, notify) = (&config.slack, &config.notify);
+    vec![
+        ("slack.webhook_file", maybe(&slack.webhook_file, |p| path(p))),
+        ("slack.ca_file", maybe(&slack.ca_file, |p| path(p))),
+        ("slack.min_verdict", slack.min_verdict.to_string()),
+        ("notify.exec", texts(&notify.exec)),
+        ("notify.min_verdict", notify.min_verdict.to_string()),
+        ("notify.node_faults", notify.node_faults.to_string()),
     ]
 }
 
@@ -164,6 +177,7 @@ fn acting(config: &Config) -> Vec<Row> {
         ("act.release_orphans", act.release_orphans.to_string()),
         ("act.terminate", if act.requeue { "requeue" } else { "cancel" }.to_owned()),
         ("act.admin_comment", act.admin_comment.to_string()),
+        ("act.notify_job", act.notify_job.to_string()),
         ("act.warn", maybe(&config.rules.warn, |w| format!("{}@{}", w.signal, millis(&w.ahead_ms)))),
         ("limits.max_drained_fraction", limits.max_drained_fraction.to_string()),
         ("limits.max_drained_nodes", maybe(&limits.max_drained_nodes, u32::to_string)),

@@ -5,14 +5,15 @@ use super::table::Table;
 use super::tree::Value;
 use super::values::*;
 use super::{
-    Act, Config, Epilog, Faults, Gpu, GpuSourceKind, History, Limits, Metrics, Release, Slurm, SlurmSource,
+    Act, Config, Epilog, Faults, Gpu, GpuSourceKind, History, Limits, Metrics, Notify, Release, Slack, Slurm,
+    SlurmSource,
 };
+use crate::http::is_this_host;
 use crate::mode::{EnforceIn, Mode};
 use crate::model::{Gpm, Verdict};
 use crate::policy::fault::{Action, Kind, Law};
 use crate::policy::{Exemptions, Rules, Stage, Thresholds, Warn};
 use crate::units::quantity::LONGEST;
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -45,7 +46,6 @@ const RELEASES: Words<Release> = &[("job-end", Release::JobEnd), ("never", Relea
 const SECOND: Duration = Duration::from_secs(1);
 const ANY: RangeInclusive<Duration> = Duration::ZERO..=LONGEST;
 const SHARE: RangeInclusive<f64> = 0.0..=1.0;
-const LATER: &str = "not in this version; parsed and ignored";
 
 /// The whole file; what it does not say is as in `d`.
 pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
@@ -64,8 +64,8 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
     let history = history(t.table("history"), d.history);
     let faults = faults(t.table("faults"), d.faults);
     let epilog = epilog(t.table("epilog"), d.epilog);
-    slack(t.table("slack"));
-    notify(t.table("notify"));
+    let slack = slack(t.table("slack"), d.slack);
+    let notify = notify(t.table("notify"), d.notify);
     let metrics = metrics(t.table("metrics"), d.metrics);
     daemon(&mut t);
     t.finish();
@@ -84,6 +84,8 @@ pub(super) fn config(mut t: Table<'_, '_>, d: Config) -> Config {
         faults,
         epilog,
         metrics,
+        slack,
+        notify,
         ..d
     }
 }
@@ -156,13 +158,6 @@ fn rest_notes(t: &mut Table<'_, '_>, slurm: &Slurm) {
     if slurm.token_file.is_some() && slurm.rest_url.as_ref().is_some_and(open) {
         t.note("rest_url", "the token crosses the network as plain text; `https://` would hide it");
     }
-}
-
-/// Whether `host:port` stays on this host. A name that only begins like such an address is anybody's.
-fn is_this_host(host_and_port: &str) -> bool {
-    let host = host_and_port.rsplit_once(':').map_or(host_and_port, |(host, _)| host);
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 fn thresholds(mut t: Table<'_, '_>, d: Thresholds) -> Thresholds {
@@ -303,27 +298,30 @@ fn faults(mut t: Table<'_, '_>, d: Faults) -> Faults {
     Faults { mode, law: Law { actions: said, xids } }
 }
 
-fn slack(mut t: Table<'_, '_>) {
-    if t.said("webhook_file", maybe(secret_file)).flatten().is_some() {
-        t.note("webhook_file", LATER);
-    }
+fn slack(mut t: Table<'_, '_>, d: Slack) -> Slack {
+    let slack = Slack {
+        webhook_file: t.read("webhook_file", d.webhook_file, maybe(secret_file)),
+        ca_file: t.read("ca_file", d.ca_file, maybe(file)),
+        min_verdict: t.read("min_verdict", d.min_verdict, word(VERDICTS)),
+    };
     if t.said("webhook_env", maybe(name)).flatten().is_some() {
         t.note(
             "webhook_env",
             "ignored, for slurmd passes no environment; `slack.webhook_file` names a file instead",
         );
     }
-    t.said("min_verdict", word(VERDICTS));
     t.finish();
+    slack
 }
 
-fn notify(mut t: Table<'_, '_>) {
-    if t.said("exec", program).is_some_and(|argv| !argv.is_empty()) {
-        t.note("exec", LATER);
-    }
-    t.said("min_verdict", word(VERDICTS));
-    t.said("node_faults", truth);
+fn notify(mut t: Table<'_, '_>, d: Notify) -> Notify {
+    let notify = Notify {
+        exec: t.read("exec", d.exec, program),
+        min_verdict: t.read("min_verdict", d.min_verdict, word(VERDICTS)),
+        node_faults: t.read("node_faults", d.node_faults, truth),
+    };
     t.finish();
+    notify
 }
 
 fn metrics(mut t: Table<'_, '_>, d: Metrics) -> Metrics {

@@ -133,8 +133,9 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         "DELETE FROM question WHERE boot <> ?1 OR (asked_boot_ms < ?2 AND answer IS NOT 'for this boot')",
         (boot, now.boot.0.saturating_sub(SHORT_MS)),
     )?;
-    tx.execute("DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1", [short])?;
     let actions = wall.saturating_sub(ACTIONS_MS);
+    // As long as a finding may stand: that somebody was told of it is why its end is told.
+    tx.execute("DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1", [actions])?;
     // Our drain that still stands is remembered as long as it stands.
     tx.execute(
         "DELETE FROM action WHERE wall_ms < ?1

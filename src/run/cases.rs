@@ -2,7 +2,7 @@
 
 use super::eyes::Eyes;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble, questions};
+use super::{Setting, Trouble, questions, tell};
 use crate::explain::{self, Asked};
 use crate::ledger::{self, Closing, FindingRow, JobAsked, Ledger, NewAction, NewFinding, Reach};
 use crate::lock::RunLock;
@@ -22,6 +22,8 @@ pub struct Case {
     pub(super) cadence: Reading<Cadence>,
     /// This node shows that the job still lives.
     lives: bool,
+    /// The finding's row, once it is recorded.
+    row: i64,
 }
 
 /// Replays and judges every registered job that holds GPUs here.
@@ -55,7 +57,7 @@ pub fn open(
         history.fault = explain::hiding(&faults, &history, &known);
         let assessment = judge(&history, rules, cadence, setting.now);
         let lives = snapshot.lives(&history.job);
-        Case { history, assessment, cadence, lives }
+        Case { history, assessment, cadence, lives, row: 0 }
     });
     let mut cases: Vec<Case> = judged.collect();
     if cases.iter().any(|c| c.finding().is_some()) {
@@ -104,12 +106,16 @@ impl Case {
             return self.close_finding(setting, run, ledger);
         };
         let row = self.record(setting, run, &finding, ledger)?;
+        self.row = row;
         let circumstances = self.circumstances(setting, run, snapshot.previous, ledger)?;
+        let passing = circumstances.held_by.clone();
+        let tried_again = !circumstances.backing_off.is_empty();
         match stage::escalate(&finding, &setting.config.rules, circumstances) {
             Step::Rest | Step::Later { .. } | Step::Unclear => {}
             Step::Alert => self.alert(setting, run, row, &finding, ledger)?,
             Step::Withheld { asked, guard, because } => {
-                self.withhold(setting, run, asked.into(), guard, &because, ledger)?
+                let passes = guard.is_none() && (tried_again || passing.as_ref() == Some(&because));
+                self.withhold(setting, run, (asked.into(), passes), guard, &because, ledger)?
             }
             step => {
                 lock.phase("act");
@@ -179,6 +185,10 @@ impl Case {
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
+        if let Some(row) = tell::told_of(setting.config, &job, ledger)? {
+            let here = (setting.config, &setting.place.node, setting.now);
+            tell::recovered(here, (&job, &row), "the job has ended", ledger)?;
+        }
         let archive = !setting.config.mode().enforces();
         ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;
         let id = job.registration.job;
@@ -230,6 +240,12 @@ impl Case {
             _ if over => Closing::Ended,
             _ => Closing::Lost,
         };
+        if how != Closing::Lost
+            && let Some(row) = tell::told_of(setting.config, self.job(), ledger)?
+        {
+            let here = (setting.config, &setting.place.node, setting.now);
+            tell::recovered(here, (self.job(), &row), &self.words(), ledger)?;
+        }
         ledger.close_finding(self.job().id, how, run, setting.now)?;
         let job = self.job().shown_id();
         tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
@@ -264,6 +280,7 @@ impl Case {
             "job {job}: {}",
             self.words()
         );
+        self.tell_finding(setting, row, f, ledger)?;
         Ok(ledger.end_action(action, Outcome::Done, "journal", false)?)
     }
 
@@ -283,17 +300,19 @@ impl Case {
         &self,
         setting: &Setting,
         run: RunId,
-        asked: Deed,
+        (asked, passes): (Deed, bool),
         guard: Option<Guard>,
         because: &str,
         ledger: &mut Ledger,
     ) -> Result<(), Trouble> {
+        let (deed, by) = (asked, guard);
         if ledger.withhold(self.job().id, asked, because, run, setting.now)? {
             let (job, asked) = (self.job().shown_id(), asked.word());
             let guard = guard.map_or("", Guard::word);
             tracing::warn!(job, verdict = asked, guard, "job {job}: {asked} withheld: {because}");
         }
-        Ok(())
+        // What passes by itself is no news to anybody far away.
+        if passes { Ok(()) } else { self.tell_withheld(setting, self.row, (deed, by, because), ledger) }
     }
 
     /// The judgement in one line of facts.

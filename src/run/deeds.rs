@@ -74,9 +74,12 @@ impl Case {
                 if of_limit || asked == Deed::Vote {
                     ledger.unanswered(&back_off(&job, asked), setting.now)?;
                 }
-                self.withhold(setting, run, asked, guard, &because, ledger)
+                self.withhold(setting, run, (asked, false), guard, &because, ledger)
             }
-            Ending::Ended(outcome, words) => self.tell_deed(setting, asked, outcome, &words, ledger),
+            Ending::Ended(outcome, words) => {
+                self.tell_done(setting, finding, (asked, outcome, &words), ledger)?;
+                self.tell_deed(setting, asked, outcome, &words, ledger)
+            }
         }
     }
 
@@ -173,6 +176,7 @@ pub(super) fn look<'a>(setting: &Setting<'a>, gpus: &'a mut dyn FnMut() -> Readi
         cap: Cap { fraction: limits.max_drained_fraction, most: limits.max_drained_nodes },
         gpus,
         admin_comment: config.act.admin_comment,
+        notify_job: config.act.notify_job,
         in_epilog: false,
     }
 }

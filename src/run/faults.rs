@@ -5,6 +5,7 @@ pub mod drains;
 
 use super::eyes::Eyes;
 use super::snapshot::{Snapshot, whole};
+use super::tell::{ForFault, fault as tell_people, fault_began};
 use super::{Setting, Trouble, leaks, xids};
 use crate::gpu::bus::LinkWidth;
 use crate::ledger::{FaultDrain, FaultRow, Ledger, Remembered, SeenFault};
@@ -163,6 +164,8 @@ fn tell(
             Action::Drain => "the mode is observe: this node is not drained for it",
         };
         tracing::warn!(fault = kind.word(), "fault {}: {detail}; {done}", kind.word());
+        let enforces = mode(setting, *kind).enforces();
+        fault_began(setting, (kind.word(), subject), enforces, done, ledger)?;
     }
     Ok(())
 }
@@ -421,21 +424,26 @@ impl<'a> Scene<'a> {
     /// Says once that the GPUs cannot be read, where no rule has said it, and once that they can again: a fault of the
     /// collector, nobody's idleness.
     fn collector(&self, seen: &[Sight], open: &[FaultRow], ledger: &mut Ledger) -> Result<(), Trouble> {
+        let setting = self.setting;
         let of_node = || seen.iter().any(|sight| sight.subject == NODE);
         match &self.snapshot.gpus {
             Reading::Absent(why) if !of_node() => {
-                let new = ledger.fault_seen(COLLECTOR, "gpus", why.words(), self.run, self.setting.now)?;
+                let new = ledger.fault_seen(COLLECTOR, "gpus", why.words(), self.run, setting.now)?;
                 if new {
                     tracing::warn!(
                         "the GPUs cannot be read: {}; nothing is judged until they can",
                         why.words()
                     );
+                    let enforces = setting.config.mode().enforces();
+                    let words = "nothing is judged until they can be read";
+                    fault_began(setting, (COLLECTOR, "gpus"), enforces, words, ledger)?;
                 }
             }
             Reading::Measured(_) => {
                 for fault in open.iter().filter(|row| row.kind == COLLECTOR) {
-                    ledger.fault_gone(fault.id, self.setting.now)?;
+                    ledger.fault_gone(fault.id, setting.now)?;
                     tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
+                    tell_people(setting, fault, setting.config.mode().enforces(), ForFault::Over, ledger)?;
                 }
             }
             Reading::Absent(_) => {}
@@ -460,6 +468,8 @@ impl<'a> Scene<'a> {
         let ends_after = if off { 1 } else { kind.ends_after() };
         if ledger.fault_not_seen(row.id, ends_after, self.setting.now)? && row.told {
             tracing::warn!(fault = row.kind, "fault {} is over: {}", row.kind, row.detail);
+            let setting = self.setting;
+            tell_people(setting, row, mode(setting, kind).enforces(), ForFault::Over, ledger)?;
         }
         Ok(())
     }

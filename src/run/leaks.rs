@@ -4,6 +4,7 @@
 use super::deeds::{held_by, look as look_by};
 use super::faults::NODE;
 use super::snapshot::Snapshot;
+use super::tell::fault_began;
 use super::{Setting, Trouble};
 use crate::act::look::Look;
 use crate::act::{self, Desk, Ending};
@@ -71,7 +72,11 @@ pub fn keep(
             place: may_drain.then(|| place.as_str()),
             tells_after: if leak.sure { 1 } else { Kind::Leak.tells_after() },
         };
-        ledger.fault_sighted(&seen, newest, setting.now)?;
+        if ledger.fault_sighted(&seen, newest, setting.now)? {
+            let name = (Kind::Leak.word(), leak.subject());
+            let enforces = setting.config.mode().enforces();
+            fault_began(setting, (name.0, &name.1), enforces, "found by the Epilog", ledger)?;
+        }
     }
     if !leaks.is_empty() {
         ledger.remember(&[(NODE.to_owned(), LEFT, 1)])?;

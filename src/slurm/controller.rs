@@ -71,6 +71,9 @@ pub trait Controller {
 
     /// Writes the job's AdminComment, replacing one that is there.
     fn set_admin_comment(&self, display_id: &str, text: &str) -> Answer<()>;
+
+    /// Writes one line into the job's own output.
+    fn notify(&self, display_id: &str, text: &str) -> Answer<()>;
 }
 
 impl Controller for Slurm {
@@ -116,5 +119,9 @@ impl Controller for Slurm {
 
     fn set_admin_comment(&self, display_id: &str, text: &str) -> Answer<()> {
         Slurm::set_admin_comment(self, display_id, text)
+    }
+
+    fn notify(&self, display_id: &str, text: &str) -> Answer<()> {
+        Slurm::notify(self, display_id, text)
     }
 }

@@ -96,6 +96,12 @@ impl Slurm {
         self.change(Program::Scontrol, &["update", &id, &comment])
     }
 
+    /// Writes one line into the job's own output (scontrol(1) notify): of printable ASCII alone, as a Reason is.
+    pub fn notify(&self, display_id: &str, text: &str) -> Answer<()> {
+        let (id, text) = (exact_id(Program::Scontrol, display_id)?, reason_text(text)?);
+        self.change(Program::Scontrol, &["notify", id, text])
+    }
+
     /// Whether somebody has pulled the brake. Only a plain "not found" is a no.
     pub fn brake(&self) -> Answer<bool> {
         let answer = self.commands.run(Program::Scontrol, &["--local", "-o", "show", "res", BRAKE]);

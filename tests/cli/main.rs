@@ -1,6 +1,7 @@
 //! The real program, called as slurmd and administrators call it: a bare environment, a configuration file, a
 //! state folder of its own, stand-ins for the driver and for Slurm's commands. No GPU, no Slurm, no network.
 
+mod alerts;
 mod broken_hooks;
 mod cases;
 mod config;
@@ -29,6 +30,9 @@ mod release;
 mod runs;
 mod slurm;
 mod status;
+mod told;
+#[path = "../common/webhook.rs"]
+mod webhook;
 
 use std::fs;
 use std::path::{Path, PathBuf};

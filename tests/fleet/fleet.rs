@@ -71,7 +71,14 @@ impl Site {
 
     /// What looks before a deed on a node.
     pub fn look<'a>(&'a self, gpus: &'a mut dyn FnMut() -> Reading<GpuReport>) -> Look<'a> {
-        Look { rules: &self.config.rules, cap: self.cap(), gpus, admin_comment: false, in_epilog: false }
+        Look {
+            rules: &self.config.rules,
+            cap: self.cap(),
+            gpus,
+            admin_comment: false,
+            notify_job: false,
+            in_epilog: false,
+        }
     }
 
     /// The limit over the cluster.

@@ -222,4 +222,8 @@ impl Controller for Seat<'_> {
     fn set_admin_comment(&self, _: &str, _: &str) -> Answer<()> {
         self.count(Asked { kills: 1, ..Asked::default() })
     }
+
+    fn notify(&self, _: &str, _: &str) -> Answer<()> {
+        self.count(Asked { kills: 1, ..Asked::default() })
+    }
 }

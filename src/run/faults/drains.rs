@@ -12,6 +12,7 @@ use crate::policy::slot::Slot;
 use crate::reading::{Absence, Reading};
 use crate::run::deeds::{held_by, look as look_by};
 use crate::run::snapshot::Snapshot;
+use crate::run::tell::{ForFault, fault as tell_people};
 use crate::run::{Setting, Trouble};
 
 /// Looks after earlier drains, and takes each fault's one step.
@@ -135,6 +136,8 @@ fn step(
                         outcome = how,
                         "drain for fault {fault} {how}: {words}"
                     );
+                    let enforces = mode(setting, kind).enforces();
+                    tell_people(setting, row, enforces, ForFault::Drain(outcome, &words), ledger)?;
                     return Ok(());
                 }
             }
@@ -147,6 +150,8 @@ fn step(
             "fault {}: drain withheld: {because}",
             kind.word()
         );
+        let withheld = ForFault::Withheld(&because);
+        tell_people(setting, row, mode(setting, kind).enforces(), withheld, ledger)?;
     }
     Ok(())
 }
