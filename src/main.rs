@@ -606,9 +606,9 @@ fn play_scenarios(common: &Common) -> u8 {
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
-                say(&screen::json_text(&serde_json::json!(verdicts)));
+                say(&screen::json_text(&scenarios::json(&verdicts)));
             } else {
-                say(&scenarios::table(&verdicts));
+                say(&scenarios::table(&verdicts, &page()));
             }
             u8::from(verdicts.iter().any(|v| !v.differs.is_empty()))
         }
@@ -620,10 +620,8 @@ fn play_scenarios(common: &Common) -> u8 {
 }
 
 fn show_demo() -> u8 {
-    let columns = host::terminal_columns();
-    let screen = screen::Screen::find(columns, &prolog::process_env);
-    let beat = if columns.is_some() { demo::BEAT } else { Duration::ZERO };
-    match demo::play(&screen, beat, &mut |text| say(text)) {
+    let beat = if host::terminal_columns().is_some() { demo::BEAT } else { Duration::ZERO };
+    match demo::play(&page(), beat, &mut |text| say(text)) {
         Ok(()) => 0,
         Err(why) => {
             complain(&why);

@@ -9,6 +9,9 @@ pub mod kernel_log;
 pub mod machine;
 pub mod replay;
 pub mod stage;
+mod table;
+
+pub use table::table;
 
 use crate::explain::{self, Answer};
 use crate::model::JobId;
@@ -156,25 +159,9 @@ pub fn play_all() -> Result<Vec<Verdict>, String> {
     Ok(all)
 }
 
-/// The table of every scenario's verdict.
-pub fn table(verdicts: &[Verdict]) -> String {
-    let mut out = String::new();
-    let mut last = "";
-    for v in verdicts {
-        if v.scenario != last {
-            out += &format!("{}\n", v.scenario);
-            last = &v.scenario;
-        }
-        let mark = if v.differs.is_empty() { "ok  " } else { "FAIL" };
-        let look = [&v.signature, &v.guard, &v.fault].into_iter().flatten().next().map_or("", String::as_str);
-        let done = if v.done.is_empty() { "nothing done".to_owned() } else { v.done.join(", ") };
-        out += &format!("{mark} {:<9} {look:<14} {done:<22} {}\n", v.judgement, v.about);
-        for differs in &v.differs {
-            out += &format!("     differs: {differs}\n");
-        }
-    }
-    let wrong = verdicts.iter().filter(|v| !v.differs.is_empty()).count();
-    out + &format!("{} verdicts, {wrong} not as expected\n", verdicts.len())
+/// All of it for programs.
+pub fn json(verdicts: &[Verdict]) -> serde_json::Value {
+    serde_json::json!({ "schema": "gpu-reaper-hc/scenarios/1", "verdicts": verdicts })
 }
 
 #[cfg(test)]

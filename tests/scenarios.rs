@@ -23,7 +23,9 @@ fn folders() -> BTreeSet<String> {
 #[test]
 fn every_scenario_comes_out_as_it_says() {
     let played = program(&["scenarios", "--json"]);
-    let verdicts: Vec<serde_json::Value> = serde_json::from_slice(&played.stdout).expect("JSON");
+    let said: serde_json::Value = serde_json::from_slice(&played.stdout).expect("JSON");
+    assert_eq!(said["schema"], "gpu-reaper-hc/scenarios/1");
+    let verdicts = said["verdicts"].as_array().expect("verdicts");
     let differs = |v: &serde_json::Value| !v["differs"].as_array().unwrap().is_empty();
     let wrong: Vec<String> = verdicts.iter().filter(|v| differs(v)).map(|v| format!("{v:#}")).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

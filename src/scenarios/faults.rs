@@ -171,6 +171,7 @@ pub fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) 
 mod tests {
     use super::*;
     use crate::scenarios::{play, table};
+    use crate::screen::Screen;
 
     /// A story of a card that is lost for its last ten minutes.
     fn story(more: &str) -> String {
@@ -189,9 +190,10 @@ mod tests {
         let verdicts = play("a-lost-card", &story(wrong)).unwrap();
         let differs: Vec<usize> = verdicts.iter().map(|v| v.differs.len()).collect();
         assert_eq!(differs, [0, 0, 5, 1], "`index` is no whole word of it: {verdicts:?}");
-        let shown = table(&verdicts);
-        assert!(shown.contains("ok   open      gpu-lost GPU 1 nothing done"), "{shown}");
-        assert!(shown.contains("differs: state is none, expected acked\n4 verdicts, 2 not as"), "{shown}");
+        let shown = table(&verdicts, &Screen::UNBROKEN);
+        assert!(shown.contains("NO  a-lost-card\n    gpu-lost GPU 1: open"), "{shown}");
+        let end = "differs: state is none, expected acked\n\n1 scenarios, 1 not as they say: a-lost-card\n";
+        assert!(shown.ends_with(end), "{shown}");
     }
 
     #[test]
