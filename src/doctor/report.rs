@@ -131,12 +131,21 @@ impl Line {
         Line::new(check, Level::Unknown, why, means)
     }
 
+    /// Whether both could not be looked at, for one cause, and nothing mends one alone.
+    fn is_told_with(&self, other: &Line) -> bool {
+        let unknown = |line: &Line| line.level == Level::Unknown && line.change.is_empty();
+        unknown(self) && unknown(other) && self.found == other.found
+    }
+
     /// The same with what mends it.
     pub fn mended_by(mut self, change: impl IntoIterator<Item = Change>) -> Line {
         self.change.extend(change);
         self
     }
 }
+
+/// From so many on, lines that could not be looked at for one cause are told as one.
+const ONE_CAUSE: usize = 3;
 
 /// All of them, in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,10 +170,20 @@ impl Report {
         self.lines.iter().filter(|line| line.level == wanted).count()
     }
 
-    /// For people: a line each, what mends it beneath, and a line of numbers.
+    /// For people: a line each, what mends it beneath, and a line of numbers. What could not be looked at for one cause is
+    /// one line.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for line in &self.lines {
+        for (n, line) in self.lines.iter().enumerate() {
+            let same: Vec<&Line> = self.lines.iter().filter(|other| line.is_told_with(other)).collect();
+            if same.len() >= ONE_CAUSE {
+                if !self.lines[..n].iter().any(|earlier| line.is_told_with(earlier)) {
+                    let checks: Vec<&str> = same.iter().map(|line| line.check).collect();
+                    let words = format!("{}; not looked at: {}", line.found, checks.join(", "));
+                    text += &printable(&format!("{:<8} {words}", line.level.word()));
+                }
+                continue;
+            }
             let Line { check, level, found, means, change } = line;
             let means = if means.is_empty() { String::new() } else { format!("; {means}") };
             text += &printable(&format!("{:<8} {check}: {found}{means}", level.word()));
@@ -233,6 +252,28 @@ mod tests {
         assert!(text.ends_with("1 ok, 1 unknown, 1 warning, 1 fault\n"), "{text}");
         let text = report(&[Warning, Fault, Fault]).text();
         assert!(text.ends_with("0 ok, 0 unknown, 1 warning, 2 faults\n"), "{text}");
+    }
+
+    #[test]
+    fn what_could_not_be_looked_at_for_one_cause_is_told_once_and_counted_each() {
+        let unknown = |check: &'static str, why: &str| Line::unknown(check, why, "it is not known");
+        let mended = unknown("d", "no file").mended_by([Change::run("true")]);
+        let lines = vec![
+            unknown("a", "no file"),
+            Line::ok("x", "here", ""),
+            unknown("b", "no file"),
+            unknown("c", "no answer"),
+            unknown("e", "no answer"),
+            mended,
+            unknown("f", "no file"),
+        ];
+        let report = Report { node: "n1".into(), lines };
+        let want = "unknown  no file; not looked at: a, b, f\nok       x: here\n\
+                    unknown  c: no answer; it is not known\nunknown  e: no answer; it is not known\n\
+                    unknown  d: no file; it is not known\n         run: true\n\
+                    1 ok, 6 unknown, 0 warnings, 0 faults\n";
+        assert_eq!(report.text(), want);
+        assert_eq!(report.json()["lines"].as_array().map(Vec::len), Some(7));
     }
 
     #[test]

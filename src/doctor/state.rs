@@ -138,8 +138,8 @@ pub fn last_run(found: &Found) -> Vec<Line> {
             return vec![Line::ok(CHECK, "no ledger", "a node without an NVIDIA device needs none")];
         }
         Runs::None => {
-            let means = "none has run yet; slurmd starts one within an interval, or do it now";
-            return vec![Line::warning(CHECK, "no ledger", means).mended_by(begin())];
+            let means = "there is no ledger: slurmd starts one within an interval, or do it now";
+            return vec![Line::warning(CHECK, "no run at all so far", means).mended_by(begin())];
         }
         Runs::Seen { newest_ms, cadence, killed_in, amiss, running, .. } => {
             (newest_ms, cadence, killed_in, *amiss, *running)
@@ -151,25 +151,31 @@ pub fn last_run(found: &Found) -> Vec<Line> {
         let means = "the ledger is of an earlier boot: slurmd has started none on this one";
         return vec![Line::warning(CHECK, "no run since this boot", means).mended_by(begin())];
     };
-    let ago = format!("the newest run was {} ago", human_ms(*newest_ms));
+    let (ago, newest) = (human_ms(*newest_ms), format!("the newest run was {} ago", human_ms(*newest_ms)));
     let mut lines = Vec::new();
     if let Some(phase) = killed_in {
-        let means = format!(
-            "the run after it, or this one, was killed in its phase `{phase}`: the journal and slurmd's log say more"
-        );
+        let means =
+            format!("it did not get beyond its phase `{phase}`: the journal and slurmd's log say more");
         let mend = Change::run("journalctl -t gpu-reaper-hc -n 50");
-        lines.push(Line::warning(CHECK, &ago, means).mended_by([mend]));
+        let what = format!("a run was killed, {ago} ago or since");
+        lines.push(Line::warning(CHECK, what, means).mended_by([mend]));
     } else if *newest_ms > LATE * interval_ms && !running {
-        let means = format!("one is due every {}: slurmd starts none", human_ms(interval_ms));
-        lines.push(Line::warning(CHECK, &ago, means).mended_by(begin()));
+        let means = format!("one is due every {}: slurmd starts none any more", human_ms(interval_ms));
+        lines.push(Line::warning(CHECK, format!("no run for {ago}"), means).mended_by(begin()));
     } else if amiss {
-        let means = "it left something amiss: no reading of the GPUs, a GPU that is missing, or a drain that nobody knows";
+        let means =
+            "one of these: no reading of the GPUs, a GPU that is missing, or a drain that nobody knows";
         let mend = Change::run("journalctl -t gpu-reaper-hc -n 5");
-        lines.push(Line::warning(CHECK, &ago, means).mended_by([mend]));
+        let what = format!("the newest run, {ago} ago, found something amiss");
+        lines.push(Line::warning(CHECK, what, means).mended_by([mend]));
     }
     lines.extend(cadence.and_then(|cadence| pace(found, cadence, interval_ms)));
     if lines.is_empty() {
-        lines.push(Line::ok(CHECK, ago, if running { "another goes on now" } else { "it ended by itself" }));
+        lines.push(Line::ok(
+            CHECK,
+            newest,
+            if running { "another goes on now" } else { "it ended by itself" },
+        ));
     }
     lines
 }
@@ -371,21 +377,31 @@ mod tests {
         };
         let minute = Some((60_000, 61_000));
         let table = [
-            (seen(Some(30_000), minute, None, false, false), Level::Ok),
-            (seen(Some(30_000), None, None, false, true), Level::Ok),
-            (Runs::None, Level::Warning),
-            (Runs::Unknown("Permission denied".into()), Level::Unknown),
-            (seen(None, None, None, false, false), Level::Warning),
-            (seen(Some(600_000), minute, None, false, false), Level::Warning),
-            (seen(Some(30_000), minute, Some("observe"), false, false), Level::Warning),
-            (seen(Some(30_000), minute, None, true, false), Level::Warning),
-            (seen(Some(30_000), Some((150_000, 160_000)), None, false, false), Level::Warning),
-            (seen(Some(30_000), Some((900_000, 900_000)), None, false, false), Level::Warning),
+            (seen(Some(30_000), minute, None, false, false), Level::Ok, "the newest run was 30 s ago"),
+            (seen(Some(30_000), None, None, false, true), Level::Ok, "the newest run was 30 s ago"),
+            (Runs::None, Level::Warning, "no run at all so far"),
+            (Runs::Unknown("Permission denied".into()), Level::Unknown, "Permission denied"),
+            (seen(None, None, None, false, false), Level::Warning, "no run since this boot"),
+            (seen(Some(600_000), minute, None, false, false), Level::Warning, "no run for 10 m"),
+            (seen(Some(30_000), minute, Some("observe"), false, false), Level::Warning, "a run was killed"),
+            (seen(Some(30_000), minute, None, true, false), Level::Warning, "found something amiss"),
+            (
+                seen(Some(30_000), Some((150_000, 160_000)), None, false, false),
+                Level::Warning,
+                "runs come every",
+            ),
+            (
+                seen(Some(30_000), Some((900_000, 900_000)), None, false, false),
+                Level::Warning,
+                "runs come every",
+            ),
         ];
-        for (runs, want) in table {
+        for (runs, want, words) in table {
             let mut found = right();
             state(&mut found).runs = runs.clone();
-            assert_eq!(level_of(last_run(&found)), want, "{runs:?}");
+            let lines = last_run(&found);
+            assert!(lines[0].found.contains(words), "{lines:?}");
+            assert_eq!(level_of(lines), want, "{runs:?}");
         }
         let mut found = right();
         state(&mut found).runs = Runs::None;
