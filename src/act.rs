@@ -219,13 +219,13 @@ fn last_look(
     let there = look.once_more(job, warrant, desk).map_err(|doubt| doubt.because)?;
     if look.admin_comment {
         let text = reason::comment(deed, job, warrant.finding(), desk.now);
-        leave_comment(target, &there, &text, desk.slurm);
+        leave_comment(job, target, &there, &text, desk.slurm);
     }
     if look.notify_job
         && let Err(silence) =
             desk.slurm.notify(&target.display_id, &reason::comment(deed, job, warrant.finding(), desk.now))
     {
-        tracing::info!(job = target.display_id, "the job's output was not told: {silence}");
+        tracing::info!(job = job.registration.job.get(), "the job's output was not told: {silence}");
     }
     // The comment took its time too.
     look::is_that_run(job, Ask::NOTHING_MORE, desk).map(drop)
@@ -258,8 +258,8 @@ fn can_be_requeued(agreed: &Agreed) -> bool {
 }
 
 /// Says why in the job's AdminComment, unless anything but our own words stands there.
-fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &dyn Controller) {
-    let id = &target.display_id;
+fn leave_comment(job: &JobRun, target: &Target, there: &Reading<String>, text: &str, slurm: &dyn Controller) {
+    let (raw, id) = (job.registration.job.get(), &target.display_id);
     let free = match there {
         Reading::Absent(why) => *why == Absence::NoData,
         // A keep is over where a cancel comes to this.
@@ -269,12 +269,12 @@ fn leave_comment(target: &Target, there: &Reading<String>, text: &str, slurm: &d
         }
     };
     if !free {
-        tracing::info!(job = id, "AdminComment left as it is: somebody's words stand there");
+        tracing::info!(job = raw, shown = id, "AdminComment left as it is: somebody's words stand there");
         return;
     }
     match slurm.set_admin_comment(id, text) {
-        Ok(()) => tracing::info!(job = id, "AdminComment written"),
-        Err(silence) => tracing::warn!(job = id, "AdminComment not written: {silence}"),
+        Ok(()) => tracing::info!(job = raw, shown = id, "AdminComment written"),
+        Err(silence) => tracing::warn!(job = raw, shown = id, "AdminComment not written: {silence}"),
     }
 }
 

@@ -206,7 +206,7 @@ fn health_check(common: &Common, started: Instant) -> u8 {
             return 1;
         }
     };
-    deliver::journal::init();
+    deliver::journal::init(&place.node);
     let slurm = slurm(&config, &place);
     let younger = |ms: i64| host::started_by_fresh_slurmd(&now, ms).measured() == Some(&true);
     let setting = Setting {

@@ -1,6 +1,7 @@
 //! Structured events for the journal (`journalctl -t gpu-reaper-hc GPU_REAPER_JOB=4242`), standard error where
 //! there is no journal. A wedged journald can never hang a run: its socket is probed without blocking first.
 
+use crate::units::NodeName;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::net::UnixDatagram;
@@ -56,9 +57,9 @@ impl Write for Stderr {
     }
 }
 
-/// Sets the process's subscriber up: the journal where it listens, else standard error.
-pub fn init() {
-    if init_journal() {
+/// Sets the process's subscriber up: the journal where it listens, each line with this node's name; else standard error.
+pub fn init(node: &NodeName) {
+    if init_journal(Some(node)) {
         return;
     }
     let to_stderr = tracing_subscriber::fmt::layer()
@@ -71,13 +72,13 @@ pub fn init() {
 
 /// Lines for the journal alone, of somebody who has said them on standard error already.
 pub fn tell(lines: &[String]) {
-    if !lines.is_empty() && init_journal() {
+    if !lines.is_empty() && init_journal(None) {
         lines.iter().for_each(|line| tracing::warn!("{line}"));
     }
 }
 
 /// Whether the journal listens; the process's subscriber is then set to it.
-fn init_journal() -> bool {
+fn init_journal(node: Option<&NodeName>) -> bool {
     if !takes_datagrams(Path::new(SOCKET)) {
         return false;
     }
@@ -86,7 +87,8 @@ fn init_journal() -> bool {
     };
     let layer = layer
         .with_syslog_identifier("gpu-reaper-hc".to_owned())
-        .with_field_prefix(Some("GPU_REAPER".to_owned()));
+        .with_field_prefix(Some("GPU_REAPER".to_owned()))
+        .with_custom_fields(node.map(|node| ("GPU_REAPER_NODE", node.as_str())));
     never_wait_for_datagrams(3..32);
     tracing_subscriber::registry().with(layer).try_init().is_ok()
 }

@@ -83,6 +83,16 @@ impl Case {
         &self.history.job
     }
 
+    /// As every line of the journal names it: the id under which it is known from its first moment on.
+    pub(super) fn raw_id(&self) -> u64 {
+        self.job().registration.job.get()
+    }
+
+    /// Its partition, printable; empty where it is not known.
+    pub(super) fn partition(&self) -> String {
+        self.job().registration.partition.measured().map_or(String::new(), |p| p.escape_debug().to_string())
+    }
+
     /// The finding, where there is one.
     pub fn finding(&self) -> Option<&Finding> {
         match &self.assessment.judgement {
@@ -248,7 +258,13 @@ impl Case {
         }
         ledger.close_finding(self.job().id, how, run, setting.now)?;
         let job = self.job().shown_id();
-        tracing::info!(job, judgement = self.assessment.judgement.word(), "job {job}: {}", self.words());
+        tracing::info!(
+            job = self.raw_id(),
+            shown = job,
+            judgement = self.assessment.judgement.word(),
+            "job {job}: {}",
+            self.words()
+        );
         Ok(())
     }
 
@@ -266,16 +282,24 @@ impl Case {
             && !nodes.is_first()
         {
             let (job, first) = (self.job().shown_id(), nodes.first());
-            tracing::info!(job, "job {job}: {}; to tell of it is left to node {first}", self.words());
+            let raw = self.raw_id();
+            tracing::info!(
+                job = raw,
+                shown = job,
+                "job {job}: {}; to tell of it is left to node {first}",
+                self.words()
+            );
             return Ok(ledger.end_action(action, Outcome::Done, &format!("left to node {first}"), false)?);
         }
         let (job, gpus) = (self.job().shown_id(), f.gpus_words());
         let user = self.job().registration.user.measured().map_or("", |u| u.as_str());
         tracing::warn!(
-            job,
+            job = self.raw_id(),
+            shown = job,
+            partition = self.partition(),
             user = %user.escape_debug(),
             gpus,
-            verdict = "alert",
+            verdict = Verdict::Alert.word(),
             signature = f.signature.word(),
             "job {job}: {}",
             self.words()
@@ -309,7 +333,14 @@ impl Case {
         if ledger.withhold(self.job().id, asked, because, run, setting.now)? {
             let (job, asked) = (self.job().shown_id(), asked.word());
             let guard = guard.map_or("", Guard::word);
-            tracing::warn!(job, verdict = asked, guard, "job {job}: {asked} withheld: {because}");
+            tracing::warn!(
+                job = self.raw_id(),
+                shown = job,
+                partition = self.partition(),
+                verdict = asked,
+                guard,
+                "job {job}: {asked} withheld: {because}"
+            );
         }
         // What passes by itself is no news to anybody far away.
         if passes { Ok(()) } else { self.tell_withheld(setting, self.row, (deed, by, because), ledger) }

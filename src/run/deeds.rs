@@ -93,18 +93,23 @@ impl Case {
     ) -> Result<(), Trouble> {
         let (job, asked_word) = (self.job().shown_id(), asked.word());
         let how = outcome.word();
+        let (raw, partition) = (self.raw_id(), self.partition());
         let before = self.history.actions.iter().rfind(|a| a.deed == asked);
         // What Slurm refuses is tried again, and told again only where the refusal is another.
         if before.is_some_and(|a| a.outcome == outcome && a.detail == words) {
             tracing::info!(
-                job,
+                job = raw,
+                shown = job,
+                partition,
                 verdict = asked_word,
                 outcome = how,
                 "job {job}: {asked_word} {how} again: {words}"
             );
         } else {
             tracing::warn!(
-                job,
+                job = raw,
+                shown = job,
+                partition,
                 verdict = asked_word,
                 outcome = how,
                 "job {job}: {asked_word} {how}: {words}"

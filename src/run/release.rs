@@ -124,7 +124,8 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
         Ending::Withheld(Doubt { because, .. })
         | Ending::Ended(Outcome::Failed | Outcome::Unknown, because) => {
             tracing::warn!(
-                job = shown,
+                job = drain.job.get(),
+                shown,
                 "our drain for job {shown} is one too many and stays for now: {because}"
             );
             Ok(false)
@@ -134,7 +135,8 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
             ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
             close_notes(setting, drain, ledger)?;
             tracing::warn!(
-                job = shown,
+                job = drain.job.get(),
+                shown,
                 "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
                  the cluster was overshot: {words}"
             );
@@ -189,7 +191,8 @@ fn take_vote_back(
         Ending::Ended(Outcome::Lifted, words) => return gone(setting, drain, &words, ledger),
         Ending::Ended(Outcome::Done, words) => {
             tracing::warn!(
-                job = shown,
+                job = drain.job.get(),
+                shown,
                 "job {shown}: this node no longer agrees to its cancel: {seen}; {words}"
             );
             return Ok(());
@@ -202,7 +205,8 @@ fn take_vote_back(
         }
     };
     tracing::warn!(
-        job = shown,
+        job = drain.job.get(),
+        shown,
         "job {shown}: this node no longer agrees to its cancel ({seen}), and its vote could not be taken back: {why}; \
          it ends by itself after 15 minutes"
     );

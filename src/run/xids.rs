@@ -126,7 +126,11 @@ fn attach(
         let detail = words(setting, xid, snapshot);
         if ledger.keep_xid(job.id, &what, &detail, run, setting.now)? {
             let shown = job.shown_id();
-            tracing::warn!(job = shown, "job {shown}: {detail}; kept for --explain");
+            tracing::warn!(
+                job = job.registration.job.get(),
+                shown,
+                "job {shown}: {detail}; kept for --explain"
+            );
         }
     }
     Ok(())

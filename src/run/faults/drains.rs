@@ -5,7 +5,7 @@ use super::{Amiss, action, mode};
 use crate::act::look::FOR_A_FAULT;
 use crate::act::{self, Desk, Doubt, Ending};
 use crate::ledger::{FaultDrain, FaultRow, Ledger};
-use crate::model::{Outcome, RunId};
+use crate::model::{Outcome, RunId, Verdict};
 use crate::policy::fault::{self, Action, Standing, Step};
 use crate::policy::reason;
 use crate::policy::slot::Slot;
@@ -132,7 +132,7 @@ fn step(
                     let (fault, how) = (kind.word(), outcome.word());
                     tracing::warn!(
                         fault,
-                        verdict = "drain",
+                        verdict = Verdict::Drain.word(),
                         outcome = how,
                         "drain for fault {fault} {how}: {words}"
                     );
@@ -146,7 +146,7 @@ fn step(
     if ledger.fault_withheld(row.id, &because)? {
         tracing::warn!(
             fault = kind.word(),
-            verdict = "drain",
+            verdict = Verdict::Drain.word(),
             "fault {}: drain withheld: {because}",
             kind.word()
         );
