@@ -26,7 +26,7 @@ use look::Found;
 use report::Line;
 
 /// The checks, in the order in which they are told.
-const CHECKS: [fn(&Found) -> Vec<Line>; 24] = [
+const CHECKS: [fn(&Found) -> Vec<Line>; 25] = [
     reach::slurmd,
     settings::drift,
     slot::slot,
@@ -49,6 +49,7 @@ const CHECKS: [fn(&Found) -> Vec<Line>; 24] = [
     state::folder,
     state::last_run,
     state::journal,
+    state::channels,
     state::metrics,
     included,
 ];

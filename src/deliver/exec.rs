@@ -10,24 +10,24 @@ use std::time::Duration;
 /// What is kept of each of its outputs; the last line of it may be shown.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// Whether it may be run.
+/// Whether it may be run; `root`: by root, who runs only what root alone can write.
 ///
 /// # Errors
 /// Why not.
-pub fn runnable(program: &str) -> Result<PathBuf, String> {
+pub fn runnable(program: &str, root: bool) -> Result<PathBuf, String> {
     let path = Path::new(program);
     let meta = std::fs::metadata(path).map_err(|e| format!("`{program}`: {e}"))?;
     let executable = std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o111 != 0;
     if !meta.is_file() || !executable {
         return Err(format!("`{program}` is no file that can be run"));
     }
-    trusted(path.to_owned(), &meta, is_root())
+    trusted(path.to_owned(), &meta, root)
 }
 
 /// Tells it one event.
 pub fn tell(argv: &[String], json: &str, limit: Duration) -> Delivery {
     let [program, args @ ..] = argv else { return Delivery::Never("no program is named".to_owned()) };
-    let path = match runnable(program) {
+    let path = match runnable(program, is_root()) {
         Ok(path) => path,
         Err(why) => return Delivery::later(format!("not run: {why}")),
     };

@@ -4,7 +4,7 @@
 use super::daemon::{self, Slurmd};
 use super::scripts::{Matched, SCRIPT_BYTES, Script, matched};
 use crate::config::{Config, ConfigError, SlurmSource};
-use crate::deliver::journal;
+use crate::deliver::{exec, journal, slack};
 use crate::gpu::driver::{self, Card};
 use crate::host::files::{self, Disk, FileFacts, Look};
 use crate::host::{Proc, aside};
@@ -101,8 +101,21 @@ pub struct Found {
     pub others: Option<Others>,
     /// The token's file, where one is used.
     pub token: Option<(PathBuf, Look<FileFacts>)>,
+    /// Each channel that is configured: its key, what it names, and what is wrong with that.
+    pub channels: Vec<Channel>,
     /// Whether journald listens.
     pub journal: bool,
+}
+
+/// A channel of messages, looked at and not used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Channel {
+    /// Its key in the configuration.
+    pub key: String,
+    /// The file that it names.
+    pub file: PathBuf,
+    /// Whether it is as a run needs it; else what is wrong, which never holds an address.
+    pub sound: Result<(), String>,
 }
 
 /// A slurm.conf by name.
@@ -290,6 +303,7 @@ pub fn look(asked: &Asked) -> Found {
         state: aside(LIMIT, || state(place, asked.now)),
         others: aside(LIMIT, others),
         token: rights.token,
+        channels: rights.channels,
         journal: journal::listens(),
     };
     scripts(&mut found);
@@ -302,6 +316,7 @@ struct Rights {
     config_changeable: Look<Option<String>>,
     us_facts: Look<FileFacts>,
     token: Option<(PathBuf, Look<FileFacts>)>,
+    channels: Vec<Channel>,
     /// In the order of [`Program::ALL`].
     commands: Vec<Result<PathBuf, String>>,
 }
@@ -311,11 +326,30 @@ fn token_file(config: &Config) -> Option<PathBuf> {
     config.slurm.token_file.clone().filter(|_| config.slurm.source == SlurmSource::Rest)
 }
 
+/// No message is sent, and no program run.
+fn channels(
+    config: &Config,
+    address: impl Fn(&Path) -> Result<(), String>,
+    program: impl Fn(&str) -> Result<(), String>,
+) -> Vec<Channel> {
+    let channel =
+        |key: &str, file: &Path, sound| Channel { key: key.to_owned(), file: file.to_owned(), sound };
+    let hook =
+        config.slack.webhook_file.iter().map(|file| channel("slack.webhook_file", file, address(file)));
+    let ours = config.notify.exec.first().into_iter();
+    hook.chain(ours.map(|path| channel("notify.exec", Path::new(path), program(path)))).collect()
+}
+
 fn rights(asked: &Asked, us: &Path, slurm: &Slurm) -> Rights {
     Rights {
         config_changeable: files::changeable(asked.config_file),
         us_facts: files::facts(us),
         token: token_file(asked.config).map(|path| (path.clone(), files::facts(&path))),
+        channels: channels(
+            asked.config,
+            |file| slack::address(file).map(drop),
+            |program| exec::runnable(program, true).map(drop),
+        ),
         commands: Program::ALL.into_iter().map(|program| slurm.command(program)).collect(),
     }
 }
@@ -325,6 +359,7 @@ fn no_rights(asked: &Asked) -> Rights {
         config_changeable: Look::Unknown(no_answer()),
         us_facts: Look::Unknown(no_answer()),
         token: token_file(asked.config).map(|path| (path, Look::Unknown(no_answer()))),
+        channels: channels(asked.config, |_| Err(no_answer()), |_| Err(no_answer())),
         commands: Program::ALL.into_iter().map(|_| Err(no_answer())).collect(),
     }
 }

@@ -1,6 +1,6 @@
 //! Where a run keeps what it knows, and whether runs come.
 
-use super::look::{Found, Runs, State};
+use super::look::{Channel, Found, Runs, State};
 use super::report::{Change, Line};
 use super::settings::{Key, seconds};
 use crate::host::files::{Disk, DiskKind, Look};
@@ -279,6 +279,29 @@ pub fn configuration(found: &Found) -> Vec<Line> {
     lines
 }
 
+/// Where messages go: no message is sent to find out.
+pub fn channels(found: &Found) -> Vec<Line> {
+    const CHECK: &str = "alerts";
+    let line = |channel: &Channel| {
+        let (key, file) = (&channel.key, channel.file.display());
+        match &channel.sound {
+            Ok(()) => {
+                Line::ok(CHECK, format!("`{key}`: `{file}`"), "as a run needs it; nothing was sent to it")
+            }
+            Err(why) if !found.root => {
+                Line::unknown(CHECK, format!("`{key}`: {why}"), "whether root may use it is not known")
+            }
+            Err(why) => {
+                let mode = if key.starts_with("slack") { "0600" } else { "0755" };
+                let mend = Change::run(format!("chown root:root {file} && chmod {mode} {file}"));
+                Line::fault(CHECK, format!("`{key}`: {why}"), "no message goes there until it is mended")
+                    .mended_by([mend])
+            }
+        }
+    };
+    found.channels.iter().map(line).collect()
+}
+
 /// The token that slurmrestd asks for.
 fn token(found: &Found) -> Option<Line> {
     const CHECK: &str = "token";
@@ -448,6 +471,21 @@ mod tests {
             found.token = Some(("/etc/token".into(), look.clone()));
             assert_eq!(token(&found).unwrap().level, want, "{look:?}");
         }
+    }
+
+    #[test]
+    fn a_channel_that_no_run_could_use_is_a_fault() {
+        let with = |sound: Result<(), String>, root| {
+            let mut found = right();
+            found.root = root;
+            let (key, file) = ("slack.webhook_file".to_owned(), "/etc/hook".into());
+            found.channels = vec![Channel { key, file, sound }];
+            level_of(channels(&found))
+        };
+        assert_eq!(with(Ok(()), true), Level::Ok);
+        assert_eq!(with(Err("is no file".to_owned()), true), Level::Fault);
+        assert_eq!(with(Err("Permission denied".to_owned()), false), Level::Unknown);
+        assert!(channels(&right()).is_empty(), "what is not configured is not looked at");
     }
 
     #[test]

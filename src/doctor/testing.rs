@@ -104,6 +104,7 @@ pub fn right() -> Found {
         }),
         others: Some(Others::default()),
         token: None,
+        channels: vec![],
         journal: true,
     }
 }

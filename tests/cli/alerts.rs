@@ -230,6 +230,9 @@ fn a_webhook_that_others_can_read_is_not_used() {
     fs::set_permissions(hook.file(), fs::Permissions::from_mode(0o640)).unwrap();
     let said = run(&node).err;
     assert!(said.contains("can be read or written by others (mode 0640); allowed: 0600 or 0400"), "{said}");
+    let doctor = node.call(&["doctor"]).out;
+    assert!(doctor.contains(" alerts: `slack.webhook_file`: webhook file `"), "{doctor}");
+    assert!(!doctor.contains("s3cr3t"), "{doctor}");
     assert_eq!(hook.heard(), Vec::<String>::new());
     fs::set_permissions(hook.file(), fs::Permissions::from_mode(0o600)).unwrap();
     time_passes(&node);
