@@ -223,6 +223,26 @@ fn a_key_without_an_effect_is_told_where_it_is_set_and_nowhere_else() {
 }
 
 #[test]
+fn where_and_what_people_are_told_is_read_strictly() {
+    for text in [
+        "slack: { min_verdict: page }",
+        "slack: { webhook_file: webhook }",
+        "slack: { ca_file: ca.pem }",
+        "notify: { exec: [page] }",
+        "notify: { exec: /usr/local/bin/page }",
+        "notify: { min_verdict: none }",
+        "notify: { node_faults: 1 }",
+        "act: { notify_job: yes }",
+    ] {
+        assert_eq!(errors(text).len(), 1, "{text}");
+    }
+    let said = "slack: { webhook_file: /etc/hook, min_verdict: drain }\nnotify: { exec: [/bin/page, -x] }";
+    let config = parse(said, "c.yaml").expect(said);
+    assert_eq!((config.notes.len(), config.slack.min_verdict), (0, gpu_reaper_hc::model::Verdict::Drain));
+    assert!(show(&config).contains("  exec: [/bin/page, \"-x\"]"), "{}", show(&config));
+}
+
+#[test]
 fn a_deadline_that_leaves_no_time_to_act_is_told() {
     let notes = |text: &str| parse(text, "c.yaml").expect(text).notes;
     let told = notes("deadline: 20s");

@@ -205,7 +205,8 @@ fn next(event: &Event) -> Option<String> {
 
 /// What to type.
 fn commands(event: &Event) -> String {
-    let explain = format!("Why: {} on {}", code(&event.explain), code(&event.node));
+    let what = if event.outcome == Some("stays") { "To lift it" } else { "Why" };
+    let explain = format!("{what}: {} on {}", code(&event.explain), code(&event.node));
     match &event.job {
         Some(job) if event.event != What::Deed || event.verdict == "drain" || event.verdict == "warn" => {
             let keep = format!("gpu-reaper-hc keep {} --for 4h --reason ...", job.shown);

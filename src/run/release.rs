@@ -5,7 +5,7 @@
 use super::cases::Case;
 use super::deeds;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble, questions};
+use super::{Setting, Trouble, questions, tell};
 use crate::act::{self, Desk, Doubt, Ending, Lift};
 use crate::config::{Config, Release};
 use crate::ledger::{EpilogOf, FaultRow, Ledger, LedgerError, OpenDrain};
@@ -275,8 +275,9 @@ fn tell_it_stays(
 ) -> Result<(), Trouble> {
     ledger.fault_seen(KIND, &drain.action.id.to_string(), why, run, setting.now)?;
     let job = drain.job.get();
-    tracing::warn!(job, "our drain for job {job} stays: {why}; {}", how_to_lift(setting));
-    Ok(())
+    let words = format!("our drain for job {job} stays: {why}; {}", how_to_lift(setting));
+    tracing::warn!(job, "{words}");
+    Ok(tell::drain_stays(setting, drain.action.id, &words, ledger)?)
 }
 
 /// The exact words to type.

@@ -258,6 +258,27 @@ pub fn recovered(
     Ok(())
 }
 
+/// A drain of ours is not lifted, and somebody has to. Each node speaks for its own.
+pub(super) fn drain_stays(
+    setting: &Setting,
+    action: i64,
+    words: &str,
+    ledger: &mut Ledger,
+) -> Result<(), LedgerError> {
+    if !anybody(setting.config) {
+        return Ok(());
+    }
+    let (node, enforces) = (&setting.place.node, setting.config.mode().enforces());
+    let event = Event {
+        verdict: Deed::Drain.word(),
+        outcome: Some("stays"),
+        words: words.to_owned(),
+        explain: "gpu-reaper-hc release".to_owned(),
+        ..Event::of(What::Deed, node, enforces, setting.now)
+    };
+    queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger)
+}
+
 /// The open finding of a job run that is about to be cleared; asked for only where somebody may have been told of it.
 pub fn told_of(config: &Config, job: &JobRun, ledger: &Ledger) -> Result<Option<FindingRow>, LedgerError> {
     if !anybody(config) {
