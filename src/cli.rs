@@ -35,7 +35,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Print JSON instead of text; ack, keep and release refuse it
+    /// Print JSON instead of text; ack, keep, release, config and demo refuse it
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -133,6 +133,14 @@ pub enum Command {
     Scenarios,
     /// Watch two wasted jobs escalate beside a healthy one: no cluster, no GPU, no root
     Demo,
+}
+
+impl Command {
+    /// Whether it refuses `--json`: what it says is for people alone, and its exit status says the rest.
+    pub fn prints_no_json(&self) -> bool {
+        use Command::*;
+        matches!(self, Ack { .. } | Keep { .. } | Release | Config { .. } | Demo)
+    }
 }
 
 /// What to do with the configuration.

@@ -127,9 +127,9 @@ fn observe(teller: &mut Teller, scenario: &Scenario) -> Result<(), String> {
         "Why 4242? On a node `gpu-reaper-hc --explain 4242` says all of it. That page begins:",
     );
     (teller.say)("\n");
-    for line in act.stage.page(JOBS[0].0)?.lines().take_while(|line| !line.is_empty()) {
-        let told = teller.screen.paragraph(Ink::Plain, "  ", line);
-        (teller.say)(&told);
+    let indented = Screen { width: teller.screen.width - 2, ..teller.screen };
+    for line in act.stage.page(JOBS[0].0, &indented)?.lines().take_while(|line| !line.is_empty()) {
+        (teller.say)(&format!("  {line}\n"));
     }
     teller.rest(SCENE);
     Ok(())

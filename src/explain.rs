@@ -1,8 +1,11 @@
 //! `--explain JOBID`: why a job is or is not judged. It judges again from the ledger with the very functions that
 //! decide, so it cannot disagree with them, and changes nothing. Slurm is asked one thing, and only by [`written`].
 
+mod drawn;
+pub mod elsewhere;
 pub mod json;
 pub mod text;
+pub mod timeline;
 pub mod written;
 
 use crate::config::Config;
@@ -14,9 +17,11 @@ use crate::place::Place;
 use crate::policy::fault;
 use crate::policy::slot::Slot;
 use crate::policy::stage::{self, Next};
-use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge};
+use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, attribution, judge, window};
 use crate::reading::{Absence, Reading};
+use crate::screen::Screen;
 use crate::slurm::Slurm;
+use crate::units::WallMs;
 use std::path::Path;
 
 /// Where and by which law a job is explained.
@@ -54,6 +59,14 @@ pub struct Told {
     pub next: Option<Next>,
     /// Other runs of the same job that the ledger knows.
     pub other_runs: Vec<String>,
+    /// The longest step between two samples that is no hole; any, while nobody knows how often runs come.
+    pub gap_ms: i64,
+    /// How long a finding needs.
+    pub window_ms: i64,
+    /// Until this age it is not judged.
+    pub warmup_ms: i64,
+    /// From this utilization on a GPU works, percent.
+    pub util_pct: u32,
 }
 
 /// Every answer there is, each with its own exit status.
@@ -71,7 +84,14 @@ pub enum Answer {
     /// Another node's ledger on this host knows it.
     OtherNode(String),
     /// Nobody here knows it.
-    Unknown,
+    Unknown {
+        /// This node.
+        node: String,
+        /// The ledger that was looked into.
+        ledger: String,
+        /// When that was begun.
+        begun: WallMs,
+    },
 }
 
 impl Answer {
@@ -88,7 +108,7 @@ impl Answer {
             },
             Answer::Ended { .. } => 15,
             Answer::OtherNode(_) => 16,
-            Answer::Unknown => 14,
+            Answer::Unknown { .. } => 14,
         }
     }
 }
@@ -106,7 +126,11 @@ pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, Ledge
     }
     Ok(match other_node(asked.place, id) {
         Some(node) => Answer::OtherNode(node),
-        None => Answer::Unknown,
+        None => Answer::Unknown {
+            node: asked.place.node.to_string(),
+            ledger: ledger.path().display().to_string(),
+            begun: ledger.created().wall,
+        },
     })
 }
 
@@ -174,7 +198,9 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     };
     history.open_finding = ledger.open_findings()?.into_iter().find(|f| f.job_run == id).map(Into::into);
     history.fault = hiding(&ledger.open_faults()?, &history, &ledger.known_units(&asked.now.boot_id)?);
-    let assessment = judge(&history, rules, ledger.cadence(asked.now)?, asked.now);
+    let cadence = ledger.cadence(asked.now)?;
+    let limits = cadence.measured().map(|cadence| window::limits(&rules.thresholds, *cadence));
+    let assessment = judge(&history, rules, cadence, asked.now);
     let mut told = Told {
         node: asked.place.node.to_string(),
         now: asked.now.clone(),
@@ -184,6 +210,10 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         xids: ledger.xids_of(id)?.into_iter().map(|row| row.detail).collect(),
         next: None,
         other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
+        gap_ms: limits.as_ref().map_or(i64::MAX, |limits| limits.gap_ms),
+        window_ms: limits.map_or(rules.thresholds.window_ms, |limits| limits.window_ms),
+        warmup_ms: rules.thresholds.warmup_ms,
+        util_pct: rules.thresholds.util_pct,
         history,
         assessment,
     };
@@ -215,7 +245,7 @@ pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<C
     let display_id = job.shown_id();
     let told = tell(asked, ledger, job, &[])?;
     let mut body = json::page(&told);
-    body["page"] = text::page(&told).into();
+    body["page"] = text::page(&told, &Screen::PLAIN).into();
     Ok(Some(CaseFile { display_id, body: body.to_string() }))
 }
 

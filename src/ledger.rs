@@ -288,6 +288,8 @@ pub enum LedgerErrorKind {
     Corrupt,
     /// Written by a later version: refused, the data are untouched.
     NewerSchema,
+    /// Of an earlier version, or begun and never written; whoever may write brings it up to date.
+    OlderSchema,
     /// A constraint said no: the row would have been a lie.
     Refused,
     /// Anything else.

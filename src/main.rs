@@ -12,21 +12,22 @@ use gpu_reaper_hc::cases::{self, Form};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::epilog::{here::Here, verify::Sight};
+use gpu_reaper_hc::explain::elsewhere::Refusal;
 use gpu_reaper_hc::explain::{self, Asked};
 use gpu_reaper_hc::gpu::driver;
 use gpu_reaper_hc::gpu::worker::{Plan, SourcePlan};
 use gpu_reaper_hc::keep::{Order, Wish};
-use gpu_reaper_hc::ledger::Ledger;
+use gpu_reaper_hc::ledger::{Ledger, LedgerError};
 use gpu_reaper_hc::model::Now;
 use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
-use gpu_reaper_hc::screen::Screen;
+use gpu_reaper_hc::screen::{Screen, json_text};
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
 use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
-    ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, screen, status,
+    ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, status,
 };
 use std::io::Write;
 use std::path::PathBuf;
@@ -69,12 +70,8 @@ fn hold_standard_descriptors() -> bool {
 fn answer() -> u8 {
     let cli = Cli::parse();
     let started = Instant::now();
-    if cli.common.json
-        && matches!(cli.command, Some(Command::Ack { .. } | Command::Keep { .. } | Command::Release))
-    {
-        complain(
-            "`--json`: ack, keep and release print no JSON, their exit status says it; nothing was done",
-        );
+    if cli.common.json && cli.command.as_ref().is_some_and(Command::prints_no_json) {
+        complain("`--json`: ack, keep, release, config and demo print no JSON; nothing was done");
         return 2;
     }
     if cli.command.is_some() && cli.explain.is_some() {
@@ -352,32 +349,42 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         complain("the job id is empty; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID");
         return 2;
     }
+    let refuse = |refusal: Refusal| {
+        if common.json {
+            say(&json_text(&refusal.json(job)));
+        }
+        complain(&format!("{}; nothing was explained", refusal.words));
+        UNREADABLE
+    };
     let Some(config) = load_or_complain(common, "nothing was explained") else {
+        if common.json {
+            say(&json_text(&Refusal::of_configuration().json(job)));
+        }
         return UNREADABLE;
     };
-    let told = place(common, &config).and_then(|place| {
-        let now = host::now()?;
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+    let told = place(common, &config).map_err(Refusal::other).and_then(|place| {
+        let now = host::now().map_err(Refusal::other)?;
+        if !place.has_ledger() {
+            return Err(Refusal::no_ledger(&place));
+        }
+        let refusal = |e: LedgerError| Refusal::of(&e, &place);
+        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(refusal)?;
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
-        let mut answer = explain::explain(&asked, &ledger, job).map_err(|e| e.to_string())?;
+        let mut answer = explain::explain(&asked, &ledger, job).map_err(refusal)?;
         let patient = Site { limit: explain::written::PATIENCE, ..site(&config) };
         explain::written::add(&mut answer, &asked, &slurm_at(patient, &config, &place));
         Ok(answer)
     });
     match told {
         Ok(answer) => {
-            if common.json {
-                say(&screen::json_text(&explain::json::answer(&answer, job)));
-            } else {
-                say(&explain::text::answer(&answer, job));
+            match common.json {
+                true => say(&json_text(&explain::json::answer(&answer, job))),
+                false => say(&explain::text::answer(&answer, job, &page())),
             }
             answer.exit_status()
         }
-        Err(why) => {
-            complain(&why);
-            UNREADABLE
-        }
+        Err(refusal) => refuse(refusal),
     }
 }
 
@@ -393,7 +400,7 @@ fn show_status(common: &Common) -> u8 {
         status::status(&asked, &ledger).map_err(|e| e.to_string())
     });
     match told {
-        Ok(told) if common.json => say(&screen::json_text(&status::json::page(&told))),
+        Ok(told) if common.json => say(&json_text(&status::json::page(&told))),
         Ok(told) => say(&status::page(&told, &page())),
         Err(why) => {
             complain(&why);
@@ -484,11 +491,7 @@ fn acknowledge(common: &Common, fault: Option<&str>) -> u8 {
     let told = place(common, &config).and_then(|place| {
         let now = host::now()?;
         if !place.has_ledger() {
-            return Err(format!(
-                "no run has left a ledger of node {} in `{}`; nothing was acknowledged",
-                place.node,
-                place.dir.display()
-            ));
+            return Err(format!("{}; nothing was acknowledged", place.no_ledger()));
         }
         let opening = run::opening(&config, Duration::from_secs(2));
         let mut ledger = Ledger::open(&place.dir, &place.node, &now, opening)
@@ -528,7 +531,7 @@ fn examine_site(common: &Common) -> u8 {
     });
     match found {
         Ok(report) => {
-            say(&if common.json { screen::json_text(&report.json()) } else { report.text() });
+            say(&if common.json { json_text(&report.json()) } else { report.text() });
             report.exit_status()
         }
         Err(why) => {
@@ -571,8 +574,10 @@ fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: 
     };
     let told = |report: &Report| say(&if common.json { report.json() } else { report.text() });
     if files.is_empty() {
-        let kept = place(common, &config)
-            .and_then(|place| backtest::kept::ledger(&place.dir, &config).map_err(|e| e.to_string()));
+        let kept = place(common, &config).and_then(|place| match place.has_ledger() {
+            true => backtest::kept::ledger(&place.dir, &config).map_err(|e| e.to_string()),
+            false => Err(place.no_ledger()),
+        });
         return match kept {
             Ok(reports) => {
                 reports.iter().for_each(told);
@@ -606,7 +611,7 @@ fn play_scenarios(common: &Common) -> u8 {
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
-                say(&screen::json_text(&scenarios::json(&verdicts)));
+                say(&json_text(&scenarios::json(&verdicts)));
             } else {
                 say(&scenarios::table(&verdicts, &page()));
             }

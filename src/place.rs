@@ -36,6 +36,14 @@ impl Place {
         NodeName::new(short).map(|node| Place::new(state_dir, node))
     }
 
+    /// What is said where none has.
+    pub fn no_ledger(&self) -> String {
+        let (node, dir) = (&self.node, self.dir.display());
+        format!(
+            "no run has left a ledger of node {node} in `{dir}`: is HealthCheckProgram set? (`gpu-reaper-hc doctor`)"
+        )
+    }
+
     /// Whether a run or a Prolog has ever left something here; also where that cannot be seen.
     pub fn has_ledger(&self) -> bool {
         self.dir.join("ledger.db").try_exists().unwrap_or(true)

@@ -15,6 +15,7 @@ pub use table::table;
 
 use crate::explain::{self, Answer};
 use crate::model::JobId;
+use crate::screen::Screen;
 use all::ALL;
 use file::{Expect, Scenario};
 use serde::Serialize;
@@ -104,7 +105,7 @@ fn verdict(name: &str, scenario: &Scenario, stage: &Stage, expect: &Expect) -> R
         withheld: told.map_or(Vec::new(), |t| t.withheld_pairs()),
         differs: Vec::new(),
     };
-    let text = explain::text::answer(&answer, &job.to_string());
+    let text = explain::text::answer(&answer, &job.to_string(), &Screen::UNBROKEN);
     verdict.differs = differences(&verdict, expect, finding.map(|f| f.scope.word()), &text);
     Ok(verdict)
 }

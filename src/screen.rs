@@ -73,7 +73,7 @@ impl Screen {
     }
 
     /// A text of others as this screen may show it: what moves a terminal, and without Unicode whatever is not ASCII,
-    /// is spelled out. Quotes are left alone.
+    /// is spelled out, once. Quotes are left alone.
     pub fn clean(&self, text: &str) -> String {
         let shown = |c: &char| self.unicode || c.is_ascii();
         let mut out = String::with_capacity(text.len());
@@ -152,13 +152,13 @@ impl Screen {
     }
 }
 
-/// A text of others: whatever moves a terminal is spelled out, quotes are left alone. Nothing is lost of what is
-/// printable.
+/// A text of others: whatever moves a terminal is spelled out. Quotes and backslashes are left alone, so that a text that
+/// was spelled out already stays as it is.
 pub fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '\'' | '"' => out.push(c),
+            '\'' | '"' | '\\' => out.push(c),
             _ => out.extend(c.escape_debug()),
         }
     }
@@ -273,6 +273,7 @@ mod tests {
     fn without_unicode_a_text_of_others_is_spelled_out_and_quotes_stay() {
         let unicode = Screen { unicode: true, ..Screen::PLAIN };
         let text = "it's \"\u{fc}\"\n\u{1b}[2J\u{202e}";
+        assert_eq!(unicode.clean(&unicode.clean(text)), unicode.clean(text), "spelled out once");
         assert_eq!(unicode.clean(text), "it's \"\u{fc}\"\\n\\u{1b}[2J\\u{202e}");
         assert_eq!(Screen::PLAIN.clean(text), "it's \"\\u{fc}\"\\n\\u{1b}[2J\\u{202e}");
     }

@@ -1,5 +1,6 @@
 //! The same as a value: `schema` 1. What is absent is null with its reason.
 
+use super::timeline::{self, Seen};
 use super::{Answer, Told, done_words};
 use crate::ledger::FindingRow;
 use crate::model::*;
@@ -10,7 +11,11 @@ use serde_json::{Value, json};
 /// The answer as JSON.
 pub fn answer(answer: &Answer, id: &str) -> Value {
     match answer {
-        Answer::Told(told) => page(told),
+        Answer::Told(told) => {
+            let mut page = page(told);
+            page["timeline"] = timeline(told);
+            page
+        }
         Answer::Ended { when, case } => {
             let case = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
             json!({ "schema": 1, "job": id, "judgement": "ended", "because": when, "case_file": case })
@@ -18,7 +23,14 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
         Answer::OtherNode(node) => {
             json!({ "schema": 1, "job": id, "judgement": "other_node", "node": node })
         }
-        Answer::Unknown => json!({ "schema": 1, "job": id, "judgement": "unknown_job" }),
+        Answer::Unknown { node, ledger, begun } => json!({
+            "schema": 1,
+            "job": id,
+            "judgement": "unknown_job",
+            "node": node,
+            "ledger": ledger,
+            "begun": begun.rfc3339(),
+        }),
     }
 }
 
@@ -80,6 +92,39 @@ fn kept_finding(told: &Told, row: &FindingRow) -> Value {
         "established": established.rfc3339(),
         "wasted_gpu_hours": wasted.map(GpuHours::hours),
         "closed": row.closed.as_ref().map(|(how, at)| json!({ "how": how, "at": at.rfc3339() })),
+    })
+}
+
+/// So many columns, whatever the time: a bounded answer.
+const COLUMNS: usize = 120;
+
+/// The job run over time, in columns: a number, null where there is a hole in the samples, or the reason why it was not
+/// readable. Null as a whole where there is no sample.
+fn timeline(told: &Told) -> Value {
+    let shown = (!told.units_are_shared()).then(|| timeline::of(told, COLUMNS)).flatten();
+    let Some(drawn) = shown else { return Value::Null };
+    let value = |seen: &Seen| match seen {
+        Seen::Value(value) => json!(value),
+        Seen::Absent(why) => json!(why.key()),
+        Seen::Hole => Value::Null,
+    };
+    let row = |row: &[Seen]| row.iter().map(value).collect::<Vec<_>>();
+    let unit = |(rows, a): (&timeline::Rows, &crate::policy::judge::UnitAssessment)| {
+        json!({
+            "uuid": a.unit.uuid,
+            "util_pct": row(&rows.util),
+            "power_mw": row(&rows.power),
+            "memory_bytes": row(&rows.memory),
+        })
+    };
+    let units: Vec<Value> = drawn.units.iter().zip(&told.assessment.units).map(unit).collect();
+    json!({
+        "from": drawn.from.rfc3339(),
+        "to": drawn.to.rfc3339(),
+        "whole": drawn.whole,
+        "columns": COLUMNS,
+        "column_s": (drawn.to.0 - drawn.from.0) as f64 / 1000.0 / COLUMNS as f64,
+        "units": units,
     })
 }
 

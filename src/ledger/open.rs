@@ -94,7 +94,7 @@ pub(super) fn open_read_only(dir: &Path, wait: Duration) -> Result<Ledger, Ledge
     let found = version(&conn, &path)?;
     if found < MIGRATIONS.len() {
         let text = format_args!("holds no ledger of this version yet (schema {found})");
-        return Err(LedgerError::new(LedgerErrorKind::Other, &path, text));
+        return Err(LedgerError::new(LedgerErrorKind::OlderSchema, &path, text));
     }
     let (node, created) = meta(&conn, &path)?;
     Ok(Ledger { conn, path, node, created, opened: None, notes: Vec::new(), boot: RefCell::default() })

@@ -167,25 +167,28 @@ impl<'a> Bench<'a> {
                 self.note(
                     Guard::Attribution,
                     because.clone(),
-                    "every unit known, held by this job alone",
+                    "every GPU known, held by this job alone",
                     true,
                 );
                 return unjudged(Guard::Attribution, because);
             }
         };
         if let Some(because) = self.holds_shares() {
-            self.note(Guard::Attribution, because.clone(), "whole units, held by this job alone", true);
+            self.note(Guard::Attribution, because.clone(), "whole GPUs, held by this job alone", true);
             return unjudged(Guard::Attribution, because);
         }
         self.note(
             Guard::Attribution,
-            format!("{} units, held by this job alone", units.len()),
+            match units.len() {
+                1 => "1 GPU, held by this job alone".to_owned(),
+                n => format!("{n} GPUs, held by this job alone"),
+            },
             "no other holder",
             false,
         );
         let fault = self.history.fault.clone();
         let saw = fault.clone().unwrap_or_else(|| "none that hides its job".to_owned());
-        self.note(Guard::Fault, saw, "no such fault of its units", fault.is_some());
+        self.note(Guard::Fault, saw, "no such fault of its GPUs", fault.is_some());
         if let Some(fault) = fault {
             return unjudged(Guard::Fault, format!("its node has a fault: {fault}"));
         }
@@ -280,7 +283,7 @@ impl<'a> Bench<'a> {
         for (look, stretches) in &looks {
             let shortest = stretches.iter().map(|s| s.from).max().unwrap_or(usize::MAX);
             if let Ok(evidence) = window::certify(series, shortest, self.now.boot) {
-                self.note(Guard::WholeJob, format!("all {} units quiet", units.len()), "all of them", false);
+                self.note(Guard::WholeJob, format!("all {} GPUs quiet", units.len()), "all of them", false);
                 let spent_ms = evidence.certified_ms() * units.len() as i64;
                 return self.found(series, (units, &all), (Scope::Whole, *look), evidence, spent_ms);
             }
@@ -336,7 +339,7 @@ impl<'a> Bench<'a> {
         }
         self.note(
             Guard::WholeJob,
-            format!("{} of {} units quiet", wasted.len(), units.len()),
+            format!("{} of {} GPUs quiet", wasted.len(), units.len()),
             "all of them",
             true,
         );
@@ -419,17 +422,17 @@ impl<'a> Bench<'a> {
         self.note(
             Guard::Sparse,
             format!("runs every {every}"),
-            "up to 45 s, or ring or energy agree",
+            "up to 45 s, or the driver's own samples or the energy counter agree",
             sparse,
         );
         let by_energy = |s: &Stretch| matches!(s.ended, Ended::Work { peak_pct: Reading::Measured(p), .. } if p < self.rules.thresholds.util_pct);
         let worked = quiet.iter().any(by_energy) && short;
         let saw = if worked {
-            "an interval's mean power well above the floor"
+            "a mean power between two runs well above rest"
         } else {
-            "no interval well above the floor"
+            "no mean power between two runs well above rest"
         };
-        self.note(Guard::Energy, saw, "1.25 times the card's own floor with a context", worked);
+        self.note(Guard::Energy, saw, "1.25 times what the card draws at rest with a process", worked);
         let hole = quiet.iter().find_map(|s| if let Ended::Hole(ms) = s.ended { Some(ms) } else { None });
         let saw = hole.map_or("no hole".to_owned(), |ms| format!("a hole of {}", human_ms(ms)));
         self.note(Guard::Gap, saw, format!("at most {}", human_ms(limits.gap_ms)), hole.is_some() && short);
@@ -443,7 +446,7 @@ impl<'a> Bench<'a> {
         {
             self.shares_undecided = true;
             let because = "whether it holds shares of GPUs or whole ones was not asked yet";
-            self.note(Guard::Attribution, because, "whole units, held by this job alone", true);
+            self.note(Guard::Attribution, because, "whole GPUs, held by this job alone", true);
             return unjudged(Guard::Attribution, because.to_owned());
         }
         if let (Judgement::Breaching(_), Exempt::CannotSay(why)) = (&outcome, exempt) {

@@ -19,6 +19,7 @@ use crate::policy::reason::PREFIX;
 use crate::reading::{Absence, Reading};
 use crate::run::eyes::{Eyes, Resident};
 use crate::run::{self, Ended, Setting};
+use crate::screen::Screen;
 use crate::slurm::{Site, Slurm};
 use crate::units::{BootMs, DeviceMinor, NodeName, PciAddress, WallMs};
 use crate::{ack, epilog, prolog};
@@ -220,10 +221,10 @@ impl<'a> Stage<'a> {
         explain::explain(&asked, &ledger, &job.to_string()).map_err(|e| e.to_string())
     }
 
-    /// The page of one job.
-    pub fn page(&self, job: u64) -> Result<String, String> {
+    /// The page of one job, as written for this screen.
+    pub fn page(&self, job: u64, screen: &Screen) -> Result<String, String> {
         let answer = self.explain(JobId::new(job).ok_or("job id 0")?)?;
-        Ok(explain::text::answer(&answer, &job.to_string()))
+        Ok(explain::text::answer(&answer, &job.to_string(), screen))
     }
 
     /// What is found of a job now, and how it is registered.

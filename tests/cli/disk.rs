@@ -100,6 +100,6 @@ fn no_ledger_at_all_is_said_and_none_is_made() {
     let node = Node::without_driver();
     let told = node.call(&["--explain", "7"]);
     assert_eq!((told.status, told.out.as_str()), (Some(17), ""));
-    assert!(told.line().starts_with("gpu-reaper-hc: ledger `"), "{told:?}");
+    assert!(told.line().starts_with("gpu-reaper-hc: no run has left a ledger of node n1 in `"), "{told:?}");
     assert!(!node.state_dir().exists());
 }

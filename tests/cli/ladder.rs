@@ -139,8 +139,8 @@ fn afterwards(cluster: &Cluster, reason: &str) {
     for id in ["4242", "4240_2"] {
         let told = cluster.node.call(&["--explain", id]);
         assert_eq!(told.status, Some(15), "{told:?}");
-        for words in ["as it stood then:", "alert ", "drain ", "cancel ", reason] {
-            assert!(told.out.contains(words), "{words}: {}", told.out);
+        for words in ["as it stood then:", "alert 20", "drain 20", "cancel 20", reason] {
+            assert!(told.words().contains(words), "{words}: {}", told.out);
         }
         assert!(plain(&told.out), "{told:?}");
     }

@@ -7,6 +7,7 @@ use crate::*;
 use gpu_reaper_hc::reading::Absence;
 use gpu_reaper_hc::scenarios::file::Scenario;
 use gpu_reaper_hc::scenarios::stage::Stage;
+use gpu_reaper_hc::screen::Screen;
 use serde_json::Value;
 
 const SECONDS: &str =
@@ -215,7 +216,7 @@ fn a_server_that_waits_is_told_in_facts_and_not_as_a_deadlock() {
         stage.run_at(at_ms).unwrap();
     }
     for job in [4242, 4243, 4244, 4245] {
-        pages.push(stage.page(job).unwrap());
+        pages.push(stage.page(job, &Screen::UNBROKEN).unwrap());
     }
     assert!(pages[0].contains("processes resident or memory held, no compute for"), "{}", pages[0]);
     for page in pages {

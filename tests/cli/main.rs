@@ -98,6 +98,10 @@ impl Node {
         let mut command = Command::new(PROGRAM);
         command.args(args).env_clear().stdin(Stdio::null());
         command.env("SLURMD_NODENAME", "n1").env("GPU_REAPER_CONFIG", self.path("config.yaml"));
+        // Pages of a job so wide that hardly a line of them is broken.
+        if args.iter().any(|arg| arg.ends_with("explain")) {
+            command.env("COLUMNS", "200");
+        }
         command
     }
 
@@ -167,6 +171,11 @@ fn ended(child: Child) -> Said {
 }
 
 impl Said {
+    /// Standard output without its line breaks.
+    fn words(&self) -> String {
+        self.out.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     /// The only line on standard error.
     fn line(&self) -> &str {
         assert_eq!(self.err.lines().count(), 1, "one line: {self:?}");

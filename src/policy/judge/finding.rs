@@ -71,8 +71,18 @@ impl Finding {
         }
     }
 
-    /// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ...": facts before verdicts, and not more than was seen.
+    /// "hung on GPU 0,1 (whole): no compute for 1 h 12 m, ...".
     pub fn facts(&self) -> String {
+        let cost = match self.signature {
+            Signature::Throttled => "the node's trouble, not the job's".to_owned(),
+            _ => format!("{:.1} GPU-hours", self.wasted().hours()),
+        };
+        let (gpus, scope) = (self.gpus_words(), self.scope.word());
+        format!("{} on {gpus} ({scope}): {}; {cost}", self.signature, self.seen())
+    }
+
+    /// What was seen and for how long, no verdict, and not more than was seen.
+    pub fn seen(&self) -> String {
         let look = match self.signature {
             Signature::Throttled => "at work, slowed by hardware or heat below half its clock",
             Signature::Spinning => {
@@ -83,15 +93,10 @@ impl Finding {
             Signature::Starved => "little compute and never busy",
             Signature::Unknown => "no plain work seen, and no plain waste",
         };
-        let (quiet, hours) = (human_ms(self.evidence.certified_ms()), self.wasted().hours());
-        let (gpus, scope) = (self.gpus_words(), self.scope.word());
-        let cost = match self.signature {
-            Signature::Throttled => "the node's trouble, not the job's".to_owned(),
-            _ => format!("{hours:.1} GPU-hours"),
-        };
+        let quiet = human_ms(self.evidence.certified_ms());
         let particulars =
             if self.particulars.is_empty() { String::new() } else { format!(" ({})", self.particulars) };
-        format!("{} on {gpus} ({scope}): {look} for {quiet}{particulars}; {cost}", self.signature)
+        format!("{look} for {quiet}{particulars}")
     }
 
     /// Its units by their index of now.

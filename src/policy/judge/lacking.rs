@@ -19,7 +19,7 @@ impl Bench<'_> {
         if let Some((at, peak_pct, u)) = newest.max_by_key(|(at, _, _)| *at) {
             let ago_ms = self.now.boot.since_ms(at);
             if ago_ms <= window_ms {
-                let by_energy = "power well above its floor".to_owned();
+                let by_energy = "power well above rest".to_owned();
                 let how = match peak_pct {
                     Reading::Measured(p) if p >= self.rules.thresholds.util_pct => format!("{p} %"),
                     _ => by_energy,
@@ -69,7 +69,7 @@ impl Bench<'_> {
             ),
             (_, Some((Ended::Sparse, _))) => unjudged(
                 Guard::Sparse,
-                "runs come too rarely for instants, and neither ring nor energy covers the time between"
+                "runs come too rarely, and neither the driver's own samples nor the energy counter cover the time between"
                     .to_owned(),
             ),
             (Some(Lacking::Few(n)), _) => {
