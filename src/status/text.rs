@@ -157,7 +157,10 @@ fn state(status: &Status, unit: &Unit, with_next: bool) -> (Ink, String) {
         Part { word, quiet_ms, .. } if quiet_ms >= 60_000 => format!("{word}{guard}, quiet {length}"),
         Part { word, .. } => format!("{word}{guard}"),
     };
-    if with_next && let Some(next) = next(told) {
+    if with_next
+        && told.next.is_some()
+        && let Some(next) = next(told)
+    {
         words += &format!("; next: {next}");
     }
     (ink(told), format!("{}: {words}", who(told)))

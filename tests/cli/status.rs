@@ -278,3 +278,32 @@ fn a_driver_that_is_not_there_is_told_and_no_gpu_is_empty_for_it() {
     );
     assert!(page.contains("job 7      user ada, "), "{page}");
 }
+
+#[test]
+fn an_instance_is_a_unit_of_its_own_and_one_without_utilization_is_never_given_away() {
+    // NordicHPC/sonar#247, Syllo/nvtop#256 (NR-01): utilization under MIG printed as 0.
+    let scenario = format!(
+        "{}nvmlDeviceGetMigMode = 1 1
+         nvmlDeviceGetUtilizationRates ! 3
+         nvmlDeviceGetMaxMigDeviceCount = 7
+         mig 2
+           nvmlDeviceGetUUID = MIG-22222222-1111-2222-3333-444444444444
+           nvmlDeviceGetName = NVIDIA H100 80GB HBM3 MIG 3g.40gb
+           nvmlDeviceGetGpuInstanceId = 3
+           nvmlDeviceGetComputeInstanceId = 1
+           nvmlDeviceGetMemoryInfo_v2 = 42412802048 4194304 0
+           nvmlDeviceGetComputeRunningProcesses_v3 = ok\n",
+        fake_nvml::node(1)
+    );
+    let cluster = Cluster::new(&observing());
+    cluster.show(&scenario);
+    for _ in 0..3 {
+        run(&cluster);
+    }
+    let page = text(&cluster.node);
+    let at = line(&page, "0/3/1");
+    assert!(at.contains("  MIG-22222222 ") && at.ends_with("free, utilization not readable"), "{page}");
+    assert!(!page.lines().any(|line| line.starts_with("0  ")), "the GPU itself is no unit: {page}");
+    let gpu = &json(&cluster.node)["gpus"][0];
+    assert_eq!((&gpu["instance"]["gi"], &gpu["free"]["state"]), (&3.into(), &"not_known".into()));
+}
