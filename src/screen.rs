@@ -11,7 +11,7 @@ pub use json::{ascii, json_text};
 const NARROWEST: usize = 60;
 const WIDEST: usize = 200;
 /// No column of a table is made narrower than this.
-const NARROWEST_COLUMN: usize = 10;
+const NARROWEST_COLUMN: usize = 6;
 
 /// What a page is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn breaking_loses_no_sign(text in "[a-z ]{0,200}", width in 10usize..90) {
+        fn breaking_loses_no_sign(text in "[a-z ]{0,200}", width in 6usize..90) {
             let joined: String = broken(&text, width).concat();
             prop_assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
         }
