@@ -5,11 +5,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Finds wasted GPU allocations on a Slurm node; alerts, drains, cancels: in that order, as far as it is told.
-///
-/// Without a command: one health-check run, as slurmd calls it (HealthCheckProgram).
+/// Finds wasted and sick GPU allocations; without a command: one health-check run
+//
+// Each help fits a terminal of 80 columns and 24 lines: one line an option, and what more is to be said of a
+// command stands after them. A long help would set each option apart by empty lines.
 #[derive(Debug, Parser)]
-#[command(name = "gpu-reaper-hc", version, disable_help_subcommand = true)]
+#[command(name = "gpu-reaper-hc", version, disable_help_subcommand = true, help_template = TOP)]
 pub struct Cli {
     /// What to do instead of a health-check run
     #[command(subcommand)]
@@ -24,18 +25,21 @@ pub struct Cli {
     pub explain: Option<String>,
 }
 
+/// The commands and options explain themselves without a heading each.
+const TOP: &str = "{about}\n{usage-heading} {usage}\n\n{subcommands}\n\n{options}";
+
 /// Options that every command takes, before or after it.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Configuration file [default: /etc/gpu-reaper-hc/config.yaml, or GPU_REAPER_CONFIG]
+    /// Configuration [/etc/gpu-reaper-hc/config.yaml]
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Slurm's name of this node [default: SLURMD_NODENAME, the only node with state here, or the host's name]
+    /// Slurm's name of this node [SLURMD_NODENAME]
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
-    /// Print JSON instead of text; ack, keep, release, config and demo refuse it
+    /// JSON instead of text, where a command has both
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -45,20 +49,23 @@ pub struct Common {
 pub enum Command {
     /// Register the job of Slurm's Prolog environment; always exits 0
     Prolog,
-    /// Clear the job of Slurm's Epilog environment, look whether its GPUs are clean; exits 0 but where a drain fails
+    /// Clear the job of Slurm's Epilog environment, look at its GPUs
+    #[command(after_help = "Exits 0, but with 75 where a leak was found and the drain for it failed.")]
     Epilog,
-    /// Say why a job is or is not judged, what was done, and what comes next
+    /// Say why a job is or is not judged, what was done, what comes next
     Explain {
         /// The job as Slurm prints it: 130, 123_4, 200+1, or a SLUID
         #[arg(value_name = "JOBID")]
         job: String,
     },
-    /// Have one running job neither drained for nor cancelled for a time; works from any node
-    ///
-    /// Writes a line to the job's AdminComment, beside what others wrote there, where every node finds it before a
-    /// deed. A later keep replaces an earlier one. Alerts go on.
+    /// Spare one running job drain and cancel for a time; from any node
+    #[command(
+        after_help = "Writes a line to the job's AdminComment, beside what others wrote there, where\n\
+      every node finds it before a deed. A later keep replaces an earlier one.\n\
+      Alerts go on."
+    )]
     Keep {
-        /// The job as Slurm prints it: 130, 123_4, or a SLUID; of an array one task
+        /// The job as Slurm prints it: 130, 123_4, or a SLUID
         #[arg(value_name = "JOBID")]
         job: String,
         /// For how long from now, 1m to 30d
@@ -72,31 +79,33 @@ pub enum Command {
         #[arg(long)]
         end: bool,
     },
-    /// Lift our own drain from this node, also one that the ledger does not know; nobody else's
-    ///
-    /// Whether the job has gone and the GPUs are clean is yours to judge. To be run as root on the node.
+    /// Lift our own drain from this node, known or not; nobody else's
+    #[command(after_help = "Whether the job has gone and the GPUs are clean is yours to judge. To be run\n\
+      as root on the node.")]
     Release,
-    /// Take a fault of this node on, so that it is told no more; without FAULT: list what is open
-    ///
-    /// From then on it holds back the lifting of no drain, and a drain for it that was not made yet is not made; one
-    /// that stands, stays until somebody lifts it. Over, and come again, it is told anew. To be run as root.
+    /// Take a fault of this node on; without FAULT: list what is open
+    #[command(after_help = "From then on it holds back the lifting of no drain, and a drain for it that\n\
+      was not made yet is not made; one that stands, stays until somebody lifts it.\n\
+      Over, and come again, it is told anew. To be run as root.")]
     Ack {
         /// The fault's number, or a kind: all that are open of it
         #[arg(value_name = "FAULT")]
         fault: Option<String>,
     },
-    /// Show this node on one screen: GPUs, who holds them, verdicts, next steps, hours wasted and blocked, our drains
-    ///
-    /// Judges again from the ledger as --explain does, and changes nothing; neither Slurm nor a GPU is asked.
+    /// Show this node on one screen: GPUs, jobs, verdicts, hours, drains
+    #[command(after_help = "Judges again from the ledger as --explain does, and changes nothing; neither\n\
+      Slurm nor a GPU is asked.")]
     Status,
-    /// List the case files kept of job runs that are over and had a finding or an action, newest first
-    ///
-    /// Hours are certified ones, never projections. Reads the ledger of this node and changes nothing.
+    /// List the case files of ended jobs that were found, newest first
+    #[command(
+        after_help = "Hours are certified ones, never projections. Reads the ledger of this node and\n\
+      changes nothing."
+    )]
     Cases {
-        /// Print CSV, which no spreadsheet takes for formulas; with --json: an object a line, and not both
+        /// Print CSV; with --json: an object a line, not both
         #[arg(long)]
         csv: bool,
-        /// Only those of job runs that ended within this time
+        /// Only those that ended within this time
         #[arg(long, value_name = "DURATION", value_parser = crate::config::duration)]
         since: Option<Duration>,
     },
@@ -106,32 +115,33 @@ pub enum Command {
         #[command(subcommand)]
         what: ConfigCommand,
     },
-    /// Look at this node's set-up: Slurm's files and ours, hooks, GPUs, disk; say what is wrong and which line mends it
-    ///
-    /// Changes nothing. To be run as root on the node, after installation and whenever something seems amiss. Exits 0
-    /// where all is ok, 1 with warnings or what could not be looked at, 2 with faults.
+    /// Look at this node's set-up: what is wrong, which line mends it
+    #[command(after_help = "Slurm's files and ours, hooks, GPUs, disk. Changes nothing. To be run as root\n\
+      on the node, after installation and whenever something seems amiss. Exits 0\n\
+      where all is ok, 1 with warnings or what could not be looked at, 2 with\n\
+      faults.")]
     Doctor,
-    /// Judge what is recorded by a configuration: what would have been asked for, and when. Nothing is done
-    ///
-    /// Without --trace: every job run of which this node's ledger or its archive holds samples. What is judged is
-    /// judged as under `mode: enforce`, so that drains and cancels show.
+    /// Judge what is recorded: what would have been done, and when
+    #[command(after_help = "Without --trace: every job run of which this node's ledger or its archive\n\
+      holds samples. What is judged is judged as under `mode: enforce`, so that\n\
+      drains and cancels show. Each recording is one job on one node that holds all\n\
+      GPUs of the file: CSV as `nvidia-smi --query-gpu=timestamp,uuid,...\n\
+      --format=csv -l 15` writes it, with its header.")]
     Backtest {
-        /// Recordings instead of the ledger; each is one job on one node that holds all GPUs of the file
-        ///
-        /// CSV as `nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l 15` writes it, with its header.
+        /// Recordings instead of the ledger
         #[arg(long, value_name = "FILE", num_args = 1..)]
         trace: Vec<PathBuf>,
         /// As if a run came this often
         #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = interval, requires = "trace")]
         every: Duration,
-        /// The job began this long before the first row
+        /// The job began so long before
         #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::config::duration,
               requires = "trace")]
         job_start: Duration,
     },
-    /// Play every scenario and print its verdict beside the sentence it proves
+    /// Play every scenario; print its verdict and the sentence it proves
     Scenarios,
-    /// Watch two wasted jobs escalate beside a healthy one: no cluster, no GPU, no root
+    /// Watch two wasted jobs escalate: no cluster, no GPU, no root
     Demo,
 }
 

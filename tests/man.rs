@@ -60,8 +60,10 @@ fn describe(command: &Command, path: &str, into: &mut String) {
 /// A command of the same purpose with nothing else to it.
 fn bare(command: &Command) -> Command {
     let mut bare = Command::new("gpu-reaper-hc").disable_help_flag(true).disable_help_subcommand(true);
-    if let Some(about) = command.get_long_about().or_else(|| command.get_about()) {
-        bare = bare.about(about.clone());
+    if let Some(about) = command.get_about() {
+        let more = command.get_after_help().map(|more| more.to_string().replace('\n', " "));
+        let more = more.map(|more| format!("\n\n{more}")).unwrap_or_default();
+        bare = bare.about(format!("{about}{more}"));
     }
     bare
 }
@@ -154,11 +156,74 @@ fn whatever_help_names_is_in_the_manual_page() {
     }
 }
 
+/// Both pages through a checker; `true` of what it answers is a clean page.
+fn check(program: &str, arguments: &[&str], clean: fn(&std::process::Output) -> bool) {
+    for page in [page(), page().with_file_name("gpu-reaper-hc.yaml.5")] {
+        let mut asked = Process::new(program);
+        asked.env("LC_ALL", "C.UTF-8").args(arguments).arg(&page).stdin(Stdio::null());
+        let Ok(output) = asked.output() else {
+            return eprintln!("SKIPPED: {program} is not installed");
+        };
+        let said = [&output.stdout[..2000.min(output.stdout.len())], &output.stderr].concat();
+        assert!(clean(&output), "{program} on {}: {}", page.display(), String::from_utf8_lossy(&said));
+    }
+}
+
 #[test]
-fn the_manual_page_is_sound_for_groff() {
-    let asked = ["-man", "-ww", "-Tutf8", "-z"];
-    let Ok(output) = Process::new("groff").args(asked).arg(page()).stdin(Stdio::null()).output() else {
-        return eprintln!("not tested: groff is not installed");
-    };
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+fn the_manual_pages_are_sound_for_groff() {
+    check("groff", &["-man", "-ww", "-Tutf8", "-z"], |o| o.status.success() && o.stderr.is_empty());
+}
+
+#[test]
+fn the_manual_pages_are_sound_for_man() {
+    check("man", &["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"], |o| {
+        o.status.success() && o.stderr.is_empty()
+    });
+}
+
+#[test]
+fn the_manual_pages_are_sound_for_mandoc() {
+    // Its remarks of style are of the source's line lengths.
+    check("mandoc", &["-T", "lint", "-W", "warning"], |o| o.status.success() && o.stdout.is_empty());
+}
+
+/// The words that follow the program's name wherever a file calls it, up to the first that is no word.
+fn calls(text: &str) -> Vec<Vec<&str>> {
+    let word = |word: &&str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase());
+    let after = text.split("`gpu-reaper-hc ").skip(1).chain(text.split("\ngpu-reaper-hc ").skip(1));
+    after
+        .map(|rest| {
+            let call = rest.split(['`', '\n']).next().unwrap_or_default();
+            call.split(' ').take_while(word).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn each_command_that_readme_names_exists() {
+    let readme = fs::read_to_string(page().with_file_name("../README.md")).unwrap();
+    let known = all_commands();
+    let calls = calls(&readme);
+    assert!(calls.len() > 3, "{calls:?}");
+    for call in calls.iter().filter(|call| !call.is_empty()) {
+        let named = known.iter().any(|(path, _)| !path.is_empty() && path[0] == call[0]);
+        assert!(named, "README calls `gpu-reaper-hc {}`, which is no command", call.join(" "));
+    }
+}
+
+/// A terminal of 80 columns and 24 lines.
+#[test]
+fn each_help_fits_a_screen() {
+    for (path, _) in all_commands() {
+        for flag in ["-h", "--help"] {
+            let mut asked = Process::new(env!("CARGO_BIN_EXE_gpu-reaper-hc"));
+            let output = asked.args(&path).arg(flag).stdin(Stdio::null()).output().unwrap();
+            let help = String::from_utf8(output.stdout).unwrap();
+            let what = format!("`{} {flag}`", path.join(" "));
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{what}: wider than 80 columns: {line}");
+            }
+            assert!(help.lines().count() <= 24, "{what}: {} lines:\n{help}", help.lines().count());
+        }
+    }
 }

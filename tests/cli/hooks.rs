@@ -376,6 +376,7 @@ fn the_settings_that_we_show_are_slurms() {
 fn the_shell_files_are_clean_for_shellcheck() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![root.join("fixtures/stand-in/nhc"), root.join("fixtures/stand-in/slurm")];
+    files.extend(["postinst", "prerm", "postrm"].map(|name| root.join("hooks/packages").join(name)));
     for folder in fs::read_dir(root.join("hooks")).unwrap() {
         let inside = fs::read_dir(folder.unwrap().path()).unwrap().map(|file| file.unwrap().path());
         files.extend(inside.filter(|file| file.extension().is_some_and(|e| e == "sh" || e == "nhc")));
