@@ -96,7 +96,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__ack)
+        gpu__reaper__hc__subcmd__ack)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -118,7 +118,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__backtest)
+        gpu__reaper__hc__subcmd__backtest)
             opts="-h --trace --every --job-start --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -152,7 +152,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__cases)
+        gpu__reaper__hc__subcmd__cases)
             opts="-h --csv --since --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -178,7 +178,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__config)
+        gpu__reaper__hc__subcmd__config)
             opts="-h --config --node --json --help check show example"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -200,7 +200,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__config__subcmd__check)
+        gpu__reaper__hc__subcmd__config__subcmd__check)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -222,7 +222,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__config__subcmd__example)
+        gpu__reaper__hc__subcmd__config__subcmd__example)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -244,7 +244,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__config__subcmd__show)
+        gpu__reaper__hc__subcmd__config__subcmd__show)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -266,7 +266,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__demo)
+        gpu__reaper__hc__subcmd__demo)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -288,7 +288,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__doctor)
+        gpu__reaper__hc__subcmd__doctor)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -310,7 +310,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__epilog)
+        gpu__reaper__hc__subcmd__epilog)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -332,7 +332,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__explain)
+        gpu__reaper__hc__subcmd__explain)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -354,7 +354,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__keep)
+        gpu__reaper__hc__subcmd__keep)
             opts="-h --for --reason --end --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -384,7 +384,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__prolog)
+        gpu__reaper__hc__subcmd__prolog)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -406,7 +406,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__release)
+        gpu__reaper__hc__subcmd__release)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -428,7 +428,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__scenarios)
+        gpu__reaper__hc__subcmd__scenarios)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -450,7 +450,7 @@ _gpu__reaper__hc() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpu__subcmd__reaper__subcmd__hc__subcmd__status)
+        gpu__reaper__hc__subcmd__status)
             opts="-h --config --node --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
