@@ -7,7 +7,7 @@ use gpu_reaper_hc::policy::keep::admin;
 use serde_json::Value;
 
 const LAW: &str = "
-thresholds: { window: 2s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }
+thresholds: { window: 4s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }
 gpu: { library: LIBRARY }
 slurm: { COMMANDS }
 exemptions: { users: [ci-bot], job_comment: 24h }

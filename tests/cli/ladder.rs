@@ -14,7 +14,7 @@ pub const SECONDS: &str = "
 mode: enforce
 gpu: { library: LIBRARY }
 slurm: { COMMANDS }
-thresholds: { window: 2s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }
+thresholds: { window: 4s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }
 stages: [{ after: 0s, verdict: alert }, { after: 0s, verdict: drain }, { after: 0s, verdict: cancel }]
 exemptions: { name_pattern: '^debug-' }
 limits: { spread: 0s, max_drained_fraction: 1.0, max_actions_per_hour: 100 }
@@ -29,7 +29,7 @@ pub fn run_until(cluster: &Cluster, verdict: &str) -> String {
         let run = cluster.node.health_check();
         assert_eq!(run.status, Some(0), "{run:?}");
         said += &run.err;
-        if cluster.node.ledger(&done) == "1" {
+        if cluster.node.ledger(&done) != "0" {
             return said;
         }
         std::thread::sleep(Duration::from_millis(50));

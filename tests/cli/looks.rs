@@ -11,7 +11,7 @@ use gpu_reaper_hc::screen::Screen;
 use serde_json::Value;
 
 const SECONDS: &str =
-    "thresholds: { window: 2s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }\n";
+    "thresholds: { window: 4s, warmup: 0s, first_activity_grace: 0s, min_samples: 3, max_sample_gap: 2s }\n";
 
 fn node(driver: &FakeNvml, gpu: &str) -> Node {
     Node::new(&format!("gpu: {{ library: {}{gpu} }}\n{SECONDS}", driver.library().display()))
