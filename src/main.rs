@@ -388,26 +388,29 @@ fn explain_job(common: &Common, job: &str) -> u8 {
     }
 }
 
+/// The node's ledger for who only reads it, or one line: why not, and what to do.
+fn to_read(place: &Place) -> Result<Ledger, String> {
+    if !place.has_ledger() {
+        return Err(place.no_ledger());
+    }
+    let opened = Ledger::open_read_only(&place.dir, Duration::from_secs(2));
+    opened.map_err(|e| Refusal::of(&e, place).words)
+}
+
 fn show_status(common: &Common) -> u8 {
     let Some(config) = load_or_complain(common, "nothing was shown") else {
         return UNREADABLE;
     };
     let told = place(common, &config).and_then(|place| {
-        let now = host::now()?;
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let (now, ledger) = (host::now()?, to_read(&place)?);
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         status::status(&asked, &ledger).map_err(|e| e.to_string())
     });
-    match told {
-        Ok(told) if common.json => say(&json_text(&status::json::page(&told))),
-        Ok(told) => say(&status::page(&told, &page())),
-        Err(why) => {
-            complain(&why);
-            return UNREADABLE;
-        }
-    }
-    0
+    shown(told.map(|told| match common.json {
+        true => json_text(&status::json::page(&told)),
+        false => status::page(&told, &page()),
+    }))
 }
 
 fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
@@ -419,8 +422,7 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
         return UNREADABLE;
     };
     let listed = place(common, &config).and_then(|place| {
-        let now = host::now()?.wall;
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(|e| e.to_string())?;
+        let (now, ledger) = (host::now()?.wall, to_read(&place)?);
         let from = since.map(|since| WallMs(now.0.saturating_sub(since.as_millis() as i64)));
         cases::kept(&ledger, from).map_err(|e| e.to_string())
     });
@@ -433,16 +435,12 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
         }
         _ => Form::Table(page()),
     };
-    match listed {
-        Ok(rows) => {
-            say(&cases::print(&rows, form));
-            0
-        }
-        Err(why) => {
-            complain(&why);
-            UNREADABLE
-        }
-    }
+    shown(listed.map(|rows| cases::print(&rows, form)))
+}
+
+/// What a command that only reads the ledger has to say: 0, or its one line of trouble: 17.
+fn shown(told: Result<String, String>) -> u8 {
+    if print_or_complain(told) == 0 { 0 } else { UNREADABLE }
 }
 
 fn keep_job(common: &Common, id: &str, wish: Wish, reason: &str) -> u8 {

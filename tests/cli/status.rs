@@ -255,7 +255,7 @@ fn a_ledger_that_is_not_there_or_not_one_is_17_and_is_left_alone() {
     for args in [&["status"][..], &["--json", "status"]] {
         let said = node.call(args);
         assert_eq!((said.status, said.out.as_str()), (Some(17), ""), "{said:?}");
-        assert!(said.line().contains("ledger"), "{said:?}");
+        assert!(said.line().contains("no run has left a ledger of node n1"), "{said:?}");
     }
     assert!(!node.state().exists());
     fs::create_dir_all(node.state()).unwrap();
