@@ -2,9 +2,12 @@
 
 use gpu_reaper_hc::policy::Signature;
 use gpu_reaper_hc::policy::fault::Kind;
+use gpu_reaper_hc::scenarios::{file::Scenario, stage::Stage};
+use gpu_reaper_hc::screen::Screen;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -52,7 +55,33 @@ fn ci_runs_the_test_command_that_readme_names() {
 #[test]
 fn readme_can_be_read_in_two_minutes() {
     let lines = read("README.md").lines().count();
-    assert!(lines <= 280, "{lines} lines");
+    assert!(lines <= 325, "{lines} lines");
+}
+
+/// Whether the lines of a section's first plain block stand in `said` in their order; `...` stands for what is left out.
+fn is_excerpt(section: &str, said: &str) {
+    let block = section.split("\n```\n").find(|part| part.contains("\n...\n")).expect("a block of output");
+    let mut rest = said.lines();
+    for line in block.lines().filter(|line| *line != "...") {
+        assert!(rest.any(|said| said == line), "not said, or not there: `{line}`\n{said}");
+    }
+}
+
+#[test]
+fn what_readme_shows_of_the_demo_is_what_it_says() {
+    let demo = Command::new(env!("CARGO_BIN_EXE_gpu-reaper-hc")).arg("demo").env_clear().output().unwrap();
+    is_excerpt(&section(&read("README.md"), "Two commands"), &String::from_utf8_lossy(&demo.stdout));
+}
+
+#[test]
+fn what_readme_shows_of_an_explanation_is_what_it_says() {
+    let scenario = Scenario::parse(&read("fixtures/demo/observe.yaml")).unwrap();
+    let mut stage = Stage::set(&scenario).unwrap();
+    for at_ms in scenario.runs() {
+        stage.run_at(at_ms).unwrap();
+    }
+    let page = stage.page(4242, &Screen { width: 80, unicode: true, colour: false }).unwrap();
+    is_excerpt(&section(&read("README.md"), "What people see"), &page);
 }
 
 /// Rows of README's table of guards: the guard and the scenarios it names.
