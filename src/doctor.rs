@@ -9,6 +9,7 @@ mod gres;
 mod hooks;
 mod interval;
 mod look;
+mod metrics;
 mod others;
 mod reach;
 mod report;
@@ -50,7 +51,7 @@ const CHECKS: [fn(&Found) -> Vec<Line>; 25] = [
     state::last_run,
     state::journal,
     state::channels,
-    state::metrics,
+    metrics::metrics,
     included,
 ];
 

@@ -2,6 +2,7 @@
 //! their limit, the rest by a process of its own that is left where it hangs.
 
 use super::daemon::{self, Slurmd};
+use super::metrics::Textfile;
 use super::scripts::{Matched, SCRIPT_BYTES, Script, matched};
 use crate::config::{Config, ConfigError, SlurmSource};
 use crate::deliver::{exec, journal, slack};
@@ -105,6 +106,8 @@ pub struct Found {
     pub channels: Vec<Channel>,
     /// Whether journald listens.
     pub journal: bool,
+    /// The file for Prometheus; `None`: none is named, or no answer came.
+    pub textfile: Option<Textfile>,
 }
 
 /// A channel of messages, looked at and not used.
@@ -305,6 +308,11 @@ pub fn look(asked: &Asked) -> Found {
         token: rights.token,
         channels: rights.channels,
         journal: journal::listens(),
+        textfile: config
+            .metrics
+            .textfile
+            .as_deref()
+            .and_then(|file| aside(LIMIT, || Textfile::look(file, &Proc::default(), asked.now.wall))),
     };
     scripts(&mut found);
     found

@@ -11,7 +11,7 @@ use crate::units::quantity::size_text;
 use std::path::Path;
 
 /// So many times its interval a run may be late before it counts as missing.
-const LATE: i64 = 3;
+pub(super) const LATE: i64 = 3;
 /// The interval where nobody says one.
 const USUAL_INTERVAL_MS: i64 = 60_000;
 
@@ -121,6 +121,12 @@ fn room(found: &Found, state: &State, disk: &Disk, what: &str) -> Option<Line> {
     Some(Line::warning(CHECK, what, means).mended_by([found.configure("history.max_size", "16MiB")]))
 }
 
+/// How often slurmd starts a run.
+pub(super) fn interval_ms(found: &Found) -> i64 {
+    let said_ms = found.key("HealthCheckInterval").value().and_then(seconds).map(|s| s as i64 * 1000);
+    said_ms.filter(|ms| *ms > 0).unwrap_or(USUAL_INTERVAL_MS)
+}
+
 /// Whether runs come, and how the last one ended.
 pub fn last_run(found: &Found) -> Vec<Line> {
     const CHECK: &str = "last-run";
@@ -145,8 +151,7 @@ pub fn last_run(found: &Found) -> Vec<Line> {
             (newest_ms, cadence, killed_in, *amiss, *running)
         }
     };
-    let interval_ms = found.key("HealthCheckInterval").value().and_then(seconds).map(|s| s as i64 * 1000);
-    let interval_ms = interval_ms.filter(|ms| *ms > 0).unwrap_or(USUAL_INTERVAL_MS);
+    let interval_ms = interval_ms(found);
     let Some(newest_ms) = newest_ms else {
         let means = "the ledger is of an earlier boot: slurmd has started none on this one";
         return vec![Line::warning(CHECK, "no run since this boot", means).mended_by(begin())];
@@ -326,11 +331,6 @@ fn token(found: &Found) -> Option<Line> {
     })
 }
 
-/// The Prometheus file, which this version does not write.
-pub fn metrics(_: &Found) -> Vec<Line> {
-    vec![Line::ok("metrics", "`metrics.textfile` has no effect in this version", "no folder is needed")]
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::report::Level;
@@ -494,6 +494,5 @@ mod tests {
         assert_eq!(level_of(journal(&found)), Level::Ok);
         found.journal = false;
         assert_eq!(level_of(journal(&found)), Level::Warning);
-        assert_eq!(level_of(metrics(&found)), Level::Ok);
     }
 }

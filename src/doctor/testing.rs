@@ -106,6 +106,7 @@ pub fn right() -> Found {
         token: None,
         channels: vec![],
         journal: true,
+        textfile: None,
     }
 }
 
