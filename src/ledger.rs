@@ -68,7 +68,7 @@ pub use clear::{CaseFile, Cleared, EpilogOf, StoredCase};
 pub use earlier::Earlier;
 pub use fault_drains::FaultDrain;
 pub use faults::{FaultRow, SeenFault};
-pub use findings::{Closing, FindingRow, NewFinding, Withheld};
+pub use findings::{Closing, FindingRow, NewFinding, Withheld, partition};
 pub use jobs::{JobRecord, Life};
 pub use learnt::FloorRow;
 pub use newest::{NewestLook, SeenUnit};

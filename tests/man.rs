@@ -3,6 +3,7 @@
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
+use gpu_reaper_hc::deliver::metrics::{METRICS, Metric};
 use gpu_reaper_hc::policy::Signature;
 use std::fs;
 use std::path::PathBuf;
@@ -98,6 +99,20 @@ fn signatures() -> String {
     Signature::ALL.map(rule).concat()
 }
 
+/// The metrics as the file says them: name, type, labels, meaning.
+fn metrics() -> String {
+    let entry = |metric: &Metric| {
+        let labels = match metric.labels {
+            [] => String::new(),
+            labels => format!("{{{}}}", labels.join(", ")),
+        };
+        let name = format!("gpu_reaper_{}", metric.name);
+        let help = metric.help.replace('-', "\\-");
+        format!(".TP\n\\fB{name}\\fR{labels} ({})\n{help}\n", metric.kind)
+    };
+    METRICS.iter().map(entry).collect()
+}
+
 fn rendered() -> String {
     let command = command();
     let man = Man::new(command.clone());
@@ -109,6 +124,7 @@ fn rendered() -> String {
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
         .replace("@SYNOPSIS@\n", &synopsis(&command))
         .replace("@SIGNATURES@\n", &signatures())
+        .replace("@METRICS@\n", &metrics())
         .replace("@OPTIONS@\n", &body(|w| man.render_options_section(w)))
         .replace("@COMMANDS@\n", &commands)
 }

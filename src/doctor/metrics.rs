@@ -222,7 +222,8 @@ mod tests {
                 }
             }
         };
-        let table: &[(&dyn Fn(&mut Textfile), Level, &str)] = &[
+        type Case<'a> = (&'a dyn Fn(&mut Textfile), Level, &'a str);
+        let table: &[Case] = &[
             (&|_| {}, Level::Ok, "written by the last run"),
             (&|s| (s.made, s.age_ms) = (false, Look::NotThere), Level::Warning, "no run can write"),
             (&on(0x6969), Level::Warning, "over each other's file"),

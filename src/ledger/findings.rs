@@ -272,8 +272,8 @@ fn growth_ms(tx: &Transaction, finding: &NewFinding, boot: i64, now: &Now) -> ru
     Ok((finding.wasted.unit_ms() - counted_ms).clamp(0, most.unit_ms()))
 }
 
-/// The partition under which a job run's hours are counted.
-pub(super) fn partition(job: &JobRun) -> &str {
+/// The partition under which a job run's hours are counted, [`super::NOT_KNOWN`] where nobody says it.
+pub fn partition(job: &JobRun) -> &str {
     let told = job.details.as_ref().map(|d| &d.partition);
     match (&job.registration.partition, told) {
         (Reading::Measured(name), _) | (Reading::Absent(_), Some(Reading::Measured(name))) => name,

@@ -174,6 +174,11 @@ impl Tallies {
         self.0.get(tally).copied().unwrap_or(0)
     }
 
+    /// Whether anything was ever counted under it, were it 0.
+    pub fn knows(&self, tally: &Tally) -> bool {
+        self.0.contains_key(tally)
+    }
+
     /// All that were ever counted, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Tally, u64)> {
         self.0.iter().map(|(tally, value)| (tally, *value))

@@ -5,12 +5,12 @@ use super::release::ORPHAN;
 use super::snapshot::Snapshot;
 use super::{Setting, Trouble};
 use crate::deliver::metrics::{self, Histogram, Name, Number, Page};
-use crate::ledger::{Actor, Ledger, Question, RUN_BOUNDS_MS, Source, Tallies, Tally};
+use crate::ledger::{Actor, Ledger, Question, RUN_BOUNDS_MS, Source, Tallies, Tally, partition};
 use crate::model::{Deed, Verdict};
 use crate::policy::fault::Kind;
-use crate::policy::{Finding, stage};
+use crate::policy::{Finding, Signature, stage};
 use crate::reading::{Absence, Reading};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Where it is kept why the file could not be written, so that it is told once.
@@ -109,6 +109,14 @@ fn findings(setting: &Setting, cases: &[Case], tallies: &Tallies, page: &mut Pag
         for stage in [NONE_YET].iter().chain(&stages) {
             let jobs = by_stage.get(stage).copied().unwrap_or(0);
             page.say(Name::Findings, &[stage, signature, partition], Number::Whole(jobs));
+        }
+    }
+    // There before its first finding: `increase()` sees no growth where a series only begins.
+    let partitions: BTreeSet<&str> = cases.iter().map(|case| partition(case.job())).collect();
+    for (partition, signature) in partitions.iter().flat_map(|p| Signature::ALL.map(|s| (*p, s.word()))) {
+        let tally = Tally::WastedGpuMs { partition: partition.to_owned(), signature: signature.to_owned() };
+        if !tallies.knows(&tally) {
+            page.say(Name::Wasted, &[partition, signature], Number::Hours(0));
         }
     }
     page.say(Name::Blocked, &[], Number::Hours(tallies.blocked_gpu_ms()));

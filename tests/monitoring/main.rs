@@ -142,6 +142,32 @@ fn the_alerts_are_sound_for_prometheus_and_say_what_they_should() {
 }
 
 #[test]
+fn every_query_of_the_dashboard_is_one_for_prometheus() {
+    let dashboard = dashboard();
+    let mut found = Vec::new();
+    texts_under(&dashboard, "expr", &mut found);
+    let plain = |query: &str| {
+        let query = query.replace("$__range", "1h").replace("$__rate_interval", "5m");
+        query.replace("$instance", ".*").replace("$partition", ".*")
+    };
+    let rule = |(n, query): (usize, &&str)| {
+        let record = format!("asked_{n}");
+        serde_json::json!({ "record": record, "expr": plain(query) })
+    };
+    let rules: Vec<Value> = found.iter().enumerate().map(rule).collect();
+    // JSON is YAML.
+    let text = serde_json::json!({ "groups": [{ "name": "dashboard", "rules": rules }] }).to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dashboard.yaml");
+    std::fs::write(&file, text).unwrap();
+    let mut promtool = Command::new("promtool");
+    let Ok(output) = promtool.args(["check", "rules"]).arg(&file).stdin(Stdio::null()).output() else {
+        return eprintln!("not tested: promtool is not installed");
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn every_alert_is_tried() {
     let tried = std::fs::read_to_string(root().join("tests/monitoring/alerts.test.yaml")).unwrap();
     let name = Regex::new(r"- alert: (\w+)").unwrap();
