@@ -8,7 +8,9 @@ use super::{Setting, Trouble, questions};
 use crate::config::Config;
 use crate::deliver::event::{Broken, Event, Next, Seen, Unit, What};
 use crate::deliver::{Delivery, exec, slack};
-use crate::ledger::{FaultRow, FindingRow, Ledger, LedgerError, Letter, MOST_WAITING, Question};
+use crate::ledger::{
+    Actor, FaultRow, FindingRow, Ledger, LedgerError, Letter, MOST_WAITING, Question, Tally,
+};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::{Finding, Guard, stage};
@@ -38,6 +40,14 @@ impl Channel {
         match self {
             Channel::Slack => "slack",
             Channel::Exec => "exec",
+        }
+    }
+
+    /// Under whom its failures are counted.
+    fn actor(self) -> Actor {
+        match self {
+            Channel::Slack => Actor::Slack,
+            Channel::Exec => Actor::Exec,
         }
     }
 
@@ -447,6 +457,7 @@ fn not_arrived(
     ledger: &mut Ledger,
 ) -> Result<(), LedgerError> {
     let (word, subject) = (channel.word(), channel_subject(channel));
+    ledger.count(&[(Tally::DeedError(channel.actor()), 1)])?;
     let (why, again) = match failed {
         Delivery::Arrived => return Ok(()),
         Delivery::Later { why, wanted_ms } => {

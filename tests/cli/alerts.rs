@@ -100,6 +100,7 @@ fn a_server_that_wants_to_be_left_alone_is_and_the_message_arrives_later() {
     run(&node);
     assert_eq!(hook.heard(), ["one", "two", "one"]);
     assert_eq!(waiting(&node), "0");
+    assert_eq!(node.ledger("SELECT value FROM tally WHERE name = 'deed_error' AND labels = 'slack'"), "1");
 }
 
 #[test]
