@@ -8,12 +8,18 @@ use regex_lite::Regex;
 #[test]
 fn a_hung_job_that_holds_its_node_is_alerted_on_then_drained_then_cancelled_in_three_runs() {
     let Some(node) = lease(&ENFORCE) else { return };
-    let job = node.submit(4);
+    node.configure_with(&ENFORCE, "act: { notify_job: true }\n");
+    let output = tempfile::NamedTempFile::new().expect("the job's output");
+    let job = node.submit_with(4, &[&format!("--error={}", output.path().display())]);
     node.show(&job.hung());
     let before = node.standing();
 
     node.wait_until("the alert", || node.ledger().done(job.id, "alert").is_some());
     assert_eq!(node.standing(), before, "an alert changes nothing");
+    let told = format!("gpu-reaper: job {}: hung on ", job.id);
+    node.wait_until("the job's output is told", || {
+        std::fs::read_to_string(output.path()).is_ok_and(|text| text.contains(&told))
+    });
     let (status, text) = node.explain(job.id);
     assert_eq!(status, 0, "a finding\n{text}");
     let registration = node.ledger().registration(job.id).expect("registered");

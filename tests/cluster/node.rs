@@ -187,9 +187,14 @@ impl Node {
 
     /// The same for another user.
     pub fn submit_as(&self, user: &str, gpus: usize) -> Job {
-        let (gres, user) = (format!("--gres=gpu:{gpus}"), format!("--uid={user}"));
-        let id = sbatch(self.lab, &["--requeue", "-w", &self.name, &gres, &user, "--wrap", "sleep 3600"]);
-        self.running(id)
+        self.submit_with(gpus, &["--requeue", &format!("--uid={user}")])
+    }
+
+    /// The same with options of sbatch's.
+    pub fn submit_with(&self, gpus: usize, options: &[&str]) -> Job {
+        let gres = format!("--gres=gpu:{gpus}");
+        let ours = ["-w", &self.name, &gres, "--wrap", "sleep 3600"];
+        self.running(sbatch(self.lab, &[options, &ours].concat()))
     }
 
     /// A script of the site's own in this node's Epilog, run before ours, that fails from now on.
