@@ -35,7 +35,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Slurm's name of this node [SLURMD_NODENAME]
+    /// Slurm's name of this node (SLURMD_NODENAME)
     #[arg(long, global = true, value_name = "NAME")]
     pub node: Option<String>,
 
