@@ -89,11 +89,8 @@ impl Closed {
         let mut ledger = Ledger::open(&place.dir, &place.node, now, opening)?;
         let ending = ledger.ending_run(job, restart, now)?;
         let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
-        if let Some(job) = &ending
-            && let Some(finding) = tell::told_of(config, job, &ledger)?
-        {
-            tell::recovered((config, &place.node, now), (job, &finding), "the job has ended", &mut ledger)?;
-        }
+        // Before its finding is closed; whoever is not told of it keeps no job from being cleared.
+        let told = ending.as_ref().map_or(Ok(()), |run| tell_that_it_is_over(asked, run, &mut ledger));
         let archive = config.mode() == Mode::Observe;
         let cleared = case.and_then(|case| ledger.clear(job, restart, now, archive, case.as_ref()));
         Ok(Closed {
@@ -106,7 +103,7 @@ impl Closed {
             ended: Ended::find(asked, env, ending.clone(), Some(&ledger)),
             ending,
             persistent: ledger.remembered().is_ok_and(|all| run::faults::is_persistent(&all)),
-            notes: ledger.notes().to_vec(),
+            notes: ledger.notes().iter().cloned().chain(told.err().map(untold_words)).collect(),
         })
     }
 
@@ -127,6 +124,16 @@ fn cleared_words(job: JobId, cleared: &Cleared) -> String {
     let samples = if cleared.archived { "archived" } else { "dropped" };
     let case = if cleared.case_kept { ", case file kept" } else { "" };
     format!("job {job} cleared: {} samples {samples}{case}", cleared.samples)
+}
+
+fn tell_that_it_is_over(asked: &Asked, job: &JobRun, ledger: &mut Ledger) -> Result<(), LedgerError> {
+    let Some(finding) = tell::told_of(asked.config, job, ledger)? else { return Ok(()) };
+    let here = (asked.config, &asked.place.node, asked.now);
+    tell::recovered(here, (job, &finding), "the job has ended", ledger)
+}
+
+fn untold_words(why: LedgerError) -> String {
+    format!("{why}; who was told of its finding is not told that it is over")
 }
 
 fn uncleared_words(job: JobId, why: &LedgerError) -> String {

@@ -80,6 +80,21 @@ fn a_cancelled_jobs_owner_can_read_why_then_and_afterwards() {
 }
 
 #[test]
+fn whoever_cannot_be_told_that_a_finding_is_over_keeps_no_job_from_being_cleared() {
+    // mknoxnv/ubuntu-slurm#4 (PE-08)
+    let cluster = Cluster::new(&format!("{SECONDS}slack: {{ webhook_file: /nonexistent/webhook }}\n"));
+    cluster.job(4242, "4242", "train");
+    assert_eq!(cluster.prolog(4242, &[]).err, "");
+    run_until(&cluster, "alert");
+    let ledger = rusqlite::Connection::open(cluster.node.state().join("ledger.db")).unwrap();
+    ledger.execute_batch("DROP TABLE outbox").unwrap();
+    let said = cluster.node.hook("epilog", "4242", &[("SLURM_JOB_GPUS", "0")]);
+    assert_eq!(said.status, Some(0), "{said:?}");
+    assert!(said.err.contains("who was told of its finding is not told that it is over"), "{said:?}");
+    assert_eq!(cluster.node.ledger("SELECT closed_how FROM job_run"), "ended");
+}
+
+#[test]
 fn a_job_requeued_between_look_and_cancel_is_not_cancelled() {
     let cluster = Cluster::new(SECONDS);
     cluster.job(4242, "4242", "train");
