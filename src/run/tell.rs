@@ -95,21 +95,25 @@ fn queue(
     (verdict, due): (Verdict, BootMs),
     event: &Event,
     ledger: &mut Ledger,
-) -> Result<(), LedgerError> {
+) {
     for channel in Channel::ALL {
         if channel.least(setting.config).is_some_and(|least| verdict >= least) {
             let subject = format!("{} {thread} {stage}", channel.word());
-            put(setting.now, &subject, &channel.body(event), due, ledger)?;
+            put(setting.now, &subject, &channel.body(event), due, ledger);
         }
     }
-    Ok(())
 }
 
-fn put(now: &Now, subject: &str, body: &str, due: BootMs, ledger: &mut Ledger) -> Result<(), LedgerError> {
-    if let Some(lost) = ledger.queue_letter(subject, body, due, now)?.given_up {
-        tracing::warn!("message `{lost}` is given up: {MOST_WAITING} others wait to be sent");
+/// A message that cannot be queued is told of here, and nothing that a run or an Epilog still has to do waits for it.
+fn put(now: &Now, subject: &str, body: &str, due: BootMs, ledger: &mut Ledger) {
+    match ledger.queue_letter(subject, body, due, now) {
+        Ok(queued) => {
+            if let Some(lost) = queued.given_up {
+                tracing::warn!("message `{lost}` is given up: {MOST_WAITING} others wait to be sent");
+            }
+        }
+        Err(why) => tracing::warn!("{why}; message `{subject}` is not sent"),
     }
-    Ok(())
 }
 
 /// What the ladder's deeds are to people. A vote is among nodes.
@@ -147,7 +151,7 @@ impl Case {
         if anybody(setting.config) {
             let event = Event { words: finding.facts(), ..self.event(setting, What::Finding, finding) };
             let at = (Verdict::Alert, setting.now.boot);
-            queue(setting, (&of_finding(row), "alert"), at, &event, ledger)?;
+            queue(setting, (&of_finding(row), "alert"), at, &event, ledger);
         }
         self.notify_job(setting, finding, "");
         Ok(())
@@ -176,7 +180,7 @@ impl Case {
                 Outcome::Done => deed.word().to_owned(),
                 _ => format!("{}-{}", deed.word(), outcome.word()),
             };
-            queue(setting, (&of_finding(row), &stage), (verdict, setting.now.boot), &event, ledger)?;
+            queue(setting, (&of_finding(row), &stage), (verdict, setting.now.boot), &event, ledger);
         }
         if deed == Deed::Drain && outcome == Outcome::Done {
             self.notify_job(setting, finding, "; the node is drained, this job goes on");
@@ -203,7 +207,8 @@ impl Case {
             ..self.event(setting, What::Withheld, finding)
         };
         let stage = format!("{}-withheld", deed.word());
-        Ok(queue(setting, (&of_finding(row), &stage), (verdict, setting.now.boot), &event, ledger)?)
+        queue(setting, (&of_finding(row), &stage), (verdict, setting.now.boot), &event, ledger);
+        Ok(())
     }
 
     /// One line into the job's own output, where the site wants that. Nothing rests on it.
@@ -263,7 +268,7 @@ pub fn recovered(
             ..Event::of(What::Recovered, node, enforces, now).about(job)
         };
         let subject = format!("{thread} recovered");
-        put(now, &subject, &channel.body(&event), now.boot, ledger)?;
+        put(now, &subject, &channel.body(&event), now.boot, ledger);
     }
     Ok(())
 }
@@ -286,7 +291,8 @@ pub(super) fn drain_stays(
         explain: "gpu-reaper-hc release".to_owned(),
         ..Event::of(What::Deed, node, enforces, setting.now)
     };
-    queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger)
+    queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
+    Ok(())
 }
 
 /// The open finding of a job run that is about to be cleared; asked for only where somebody may have been told of it.
@@ -348,12 +354,13 @@ pub(super) fn fault(
     };
     let due = BootMs(setting.now.boot.0 + i64::from(hash(setting.place.node.as_str())) % FAULTS_SPREAD_MS);
     if what != What::FaultOver {
-        return Ok(queue(setting, (&thread, &stage), (verdict, due), &event, ledger)?);
+        queue(setting, (&thread, &stage), (verdict, due), &event, ledger);
+        return Ok(());
     }
     for channel in Channel::ALL {
         let thread = format!("{} {thread}", channel.word());
         if channel.least(setting.config).is_some() && !ledger.told_in(&thread)?.is_empty() {
-            put(setting.now, &format!("{thread} {stage}"), &channel.body(&event), due, ledger)?;
+            put(setting.now, &format!("{thread} {stage}"), &channel.body(&event), due, ledger);
         }
     }
     Ok(())
