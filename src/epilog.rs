@@ -90,7 +90,9 @@ impl Closed {
         let ending = ledger.ending_run(job, restart, now)?;
         let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
         // Before its finding is closed; whoever is not told of it keeps no job from being cleared.
-        let told = ending.as_ref().map_or(Ok(()), |run| tell_that_it_is_over(asked, run, &mut ledger));
+        let told = ending.as_ref().map_or(Ok(()), |run| {
+            tell::recovered((config, &place.node, now), run, "the job has ended", &mut ledger)
+        });
         let archive = config.mode() == Mode::Observe;
         let cleared = case.and_then(|case| ledger.clear(job, restart, now, archive, case.as_ref()));
         Ok(Closed {
@@ -124,12 +126,6 @@ fn cleared_words(job: JobId, cleared: &Cleared) -> String {
     let samples = if cleared.archived { "archived" } else { "dropped" };
     let case = if cleared.case_kept { ", case file kept" } else { "" };
     format!("job {job} cleared: {} samples {samples}{case}", cleared.samples)
-}
-
-fn tell_that_it_is_over(asked: &Asked, job: &JobRun, ledger: &mut Ledger) -> Result<(), LedgerError> {
-    let Some(finding) = tell::told_of(asked.config, job, ledger)? else { return Ok(()) };
-    let here = (asked.config, &asked.place.node, asked.now);
-    tell::recovered(here, (job, &finding), "the job has ended", ledger)
 }
 
 fn untold_words(why: LedgerError) -> String {

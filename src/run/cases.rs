@@ -195,10 +195,8 @@ impl Case {
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
-        if let Some(row) = tell::told_of(setting.config, &job, ledger)? {
-            let here = (setting.config, &setting.place.node, setting.now);
-            tell::recovered(here, (&job, &row), "the job has ended", ledger)?;
-        }
+        let here = (setting.config, &setting.place.node, setting.now);
+        tell::recovered(here, &job, "the job has ended", ledger)?;
         let archive = !setting.config.mode().enforces();
         ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;
         let id = job.registration.job;
@@ -250,11 +248,9 @@ impl Case {
             _ if over => Closing::Ended,
             _ => Closing::Lost,
         };
-        if how != Closing::Lost
-            && let Some(row) = tell::told_of(setting.config, self.job(), ledger)?
-        {
+        if how != Closing::Lost {
             let here = (setting.config, &setting.place.node, setting.now);
-            tell::recovered(here, (self.job(), &row), &self.words(), ledger)?;
+            tell::recovered(here, self.job(), &self.words(), ledger)?;
         }
         ledger.close_finding(self.job().id, how, run, setting.now)?;
         let job = self.job().shown_id();
@@ -304,7 +300,7 @@ impl Case {
             "job {job}: {}",
             self.words()
         );
-        self.tell_finding(setting, row, f, ledger)?;
+        self.tell_finding(setting, row, f, ledger);
         Ok(ledger.end_action(action, Outcome::Done, "journal", false)?)
     }
 
@@ -343,7 +339,10 @@ impl Case {
             );
         }
         // What passes by itself is no news to anybody far away.
-        if passes { Ok(()) } else { self.tell_withheld(setting, self.row, (deed, by, because), ledger) }
+        if !passes {
+            self.tell_withheld(setting, self.row, (deed, by, because), ledger);
+        }
+        Ok(())
     }
 
     /// The judgement in one line of facts.

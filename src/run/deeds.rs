@@ -77,7 +77,7 @@ impl Case {
                 self.withhold(setting, run, (asked, false), guard, &because, ledger)
             }
             Ending::Ended(outcome, words) => {
-                self.tell_done(setting, finding, (asked, outcome, &words), ledger)?;
+                self.tell_done(setting, finding, (asked, outcome, &words), ledger);
                 self.tell_deed(setting, asked, outcome, &words, ledger)
             }
         }

@@ -141,20 +141,13 @@ impl Case {
     }
 
     /// A finding was made, as `row`.
-    pub(super) fn tell_finding(
-        &self,
-        setting: &Setting,
-        row: i64,
-        finding: &Finding,
-        ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
+    pub(super) fn tell_finding(&self, setting: &Setting, row: i64, finding: &Finding, ledger: &mut Ledger) {
         if anybody(setting.config) {
             let event = Event { words: finding.facts(), ..self.event(setting, What::Finding, finding) };
             let at = (Verdict::Alert, setting.now.boot);
             queue(setting, (&of_finding(row), "alert"), at, &event, ledger);
         }
         self.notify_job(setting, finding, "");
-        Ok(())
     }
 
     /// Something was due for a finding, and was done or tried.
@@ -164,10 +157,10 @@ impl Case {
         row: i64,
         (deed, outcome, words): (Deed, Outcome, &str),
         ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
-        let (Some(finding), Some(verdict)) = (self.finding(), verdict_of(deed)) else { return Ok(()) };
+    ) {
+        let (Some(finding), Some(verdict)) = (self.finding(), verdict_of(deed)) else { return };
         if !self.speaks(setting) {
-            return Ok(());
+            return;
         }
         if anybody(setting.config) {
             let event = Event {
@@ -185,7 +178,6 @@ impl Case {
         if deed == Deed::Drain && outcome == Outcome::Done {
             self.notify_job(setting, finding, "; the node is drained, this job goes on");
         }
-        Ok(())
     }
 
     /// Something was due for a finding, and is withheld.
@@ -195,10 +187,10 @@ impl Case {
         row: i64,
         (deed, guard, because): (Deed, Option<Guard>, &str),
         ledger: &mut Ledger,
-    ) -> Result<(), Trouble> {
-        let (Some(finding), Some(verdict)) = (self.finding(), verdict_of(deed)) else { return Ok(()) };
+    ) {
+        let (Some(finding), Some(verdict)) = (self.finding(), verdict_of(deed)) else { return };
         if !anybody(setting.config) || !self.speaks(setting) {
-            return Ok(());
+            return;
         }
         let event = Event {
             verdict: deed.word(),
@@ -208,7 +200,6 @@ impl Case {
         };
         let stage = format!("{}-withheld", deed.word());
         queue(setting, (&of_finding(row), &stage), (verdict, setting.now.boot), &event, ledger);
-        Ok(())
     }
 
     /// One line into the job's own output, where the site wants that. Nothing rests on it.
@@ -234,13 +225,15 @@ fn of_finding(row: i64) -> String {
     format!("finding {row}")
 }
 
-/// A job run's finding is over: whoever was told of it is told that. Also by an Epilog, which sends nothing itself.
+/// A job run's open finding is about to be closed: whoever was told of it is told that it is over. Also by an Epilog, which
+/// sends nothing itself. Nothing is asked where nobody may have been told.
 pub fn recovered(
     (config, node, now): (&Config, &NodeName, &Now),
-    (job, row): (&JobRun, &FindingRow),
+    job: &JobRun,
     words: &str,
     ledger: &mut Ledger,
 ) -> Result<(), LedgerError> {
+    let Some(row) = told_of(config, job, ledger)? else { return Ok(()) };
     for channel in Channel::ALL {
         if channel.least(config).is_none() {
             continue;
@@ -274,14 +267,9 @@ pub fn recovered(
 }
 
 /// A drain of ours is not lifted, and somebody has to. Each node speaks for its own.
-pub(super) fn drain_stays(
-    setting: &Setting,
-    action: i64,
-    words: &str,
-    ledger: &mut Ledger,
-) -> Result<(), LedgerError> {
+pub(super) fn drain_stays(setting: &Setting, action: i64, words: &str, ledger: &mut Ledger) {
     if !anybody(setting.config) {
-        return Ok(());
+        return;
     }
     let (node, enforces) = (&setting.place.node, setting.config.mode().enforces());
     let event = Event {
@@ -292,11 +280,10 @@ pub(super) fn drain_stays(
         ..Event::of(What::Deed, node, enforces, setting.now)
     };
     queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
-    Ok(())
 }
 
-/// The open finding of a job run that is about to be cleared; asked for only where somebody may have been told of it.
-pub fn told_of(config: &Config, job: &JobRun, ledger: &Ledger) -> Result<Option<FindingRow>, LedgerError> {
+/// The open finding of a job run, where somebody may have been told of it.
+fn told_of(config: &Config, job: &JobRun, ledger: &Ledger) -> Result<Option<FindingRow>, LedgerError> {
     if !anybody(config) {
         return Ok(None);
     }
