@@ -89,8 +89,8 @@ impl Closed {
         let mut ledger = Ledger::open(&place.dir, &place.node, now, opening)?;
         let ending = ledger.ending_run(job, restart, now)?;
         let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
-        // Before its finding is closed; whoever is not told of it keeps no job from being cleared.
-        let told = ending.as_ref().map_or(Ok(()), |run| {
+        // Before its finding is closed.
+        let untold = ending.as_ref().map_or(Vec::new(), |run| {
             tell::recovered((config, &place.node, now), run, "the job has ended", &mut ledger)
         });
         let archive = config.mode() == Mode::Observe;
@@ -105,7 +105,7 @@ impl Closed {
             ended: Ended::find(asked, env, ending.clone(), Some(&ledger)),
             ending,
             persistent: ledger.remembered().is_ok_and(|all| run::faults::is_persistent(&all)),
-            notes: ledger.notes().iter().cloned().chain(told.err().map(untold_words)).collect(),
+            notes: ledger.notes().iter().cloned().chain(untold).collect(),
         })
     }
 
@@ -126,10 +126,6 @@ fn cleared_words(job: JobId, cleared: &Cleared) -> String {
     let samples = if cleared.archived { "archived" } else { "dropped" };
     let case = if cleared.case_kept { ", case file kept" } else { "" };
     format!("job {job} cleared: {} samples {samples}{case}", cleared.samples)
-}
-
-fn untold_words(why: LedgerError) -> String {
-    format!("{why}; who was told of its finding is not told that it is over")
 }
 
 fn uncleared_words(job: JobId, why: &LedgerError) -> String {

@@ -6,9 +6,12 @@ mod socket;
 
 pub use secret::Secret;
 
+use crate::units::rights::writable_by_others;
 use socket::{NoLookup, Socket};
+use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,9 @@ use ureq::{Agent, Body, Error};
 const MOST_BODY_BYTES: u64 = 64 << 20;
 /// What is read of the answer to something that was sent: its first words say what is wrong.
 const MOST_WORDS_BYTES: u64 = 2 << 10;
+
+/// Distributions' bundles have some 200 KiB.
+const MOST_BUNDLE_BYTES: u64 = 4 << 20;
 
 /// Where distributions keep the certificates that their programs trust.
 const SYSTEM_BUNDLES: [&str; 3] = [
@@ -156,10 +162,19 @@ fn configured(tls: Option<TlsConfig>) -> Config {
 
 /// The certificates of the first bundle that is there.
 fn trust(bundles: &[&Path]) -> Result<TlsConfig, String> {
-    let found = bundles.iter().find_map(|path| std::fs::read(path).ok().map(|pem| (path, pem)));
+    let mut found = None;
+    let mut complaints = Vec::new();
+    for path in bundles {
+        match read_bundle(path) {
+            Ok(pem) => {
+                found = Some((path, pem));
+                break;
+            }
+            Err(why) => complaints.push(format!("`{}`: {why}", path.display())),
+        }
+    }
     let Some((path, pem)) = found else {
-        let looked: Vec<String> = bundles.iter().map(|path| format!("`{}`", path.display())).collect();
-        return Err(format!("https: no certificates to trust in {}", looked.join(", ")));
+        return Err(format!("https: no certificates to trust: {}", complaints.join("; ")));
     };
     let roots: Vec<Certificate<'static>> = parse_pem(&pem)
         .filter_map(|item| match item {
@@ -173,6 +188,28 @@ fn trust(bundles: &[&Path]) -> Result<TlsConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().root_certs(RootCerts::from(roots));
     Ok(builder.unversioned_rustls_crypto_provider(provider).build())
+}
+
+/// Who can write to this file decides whom we believe: only its owner may, and that is root or whoever runs us.
+fn read_bundle(path: &Path) -> Result<Vec<u8>, String> {
+    // A pipe of that name must not hold the run up.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|e| e.to_string())?;
+    let meta = file.metadata().map_err(|e| e.to_string())?;
+    if !meta.is_file() {
+        return Err("is no file".to_owned());
+    }
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let us = unsafe { libc::geteuid() };
+    if let Some(why) = writable_by_others(meta.uid(), meta.gid(), meta.mode(), us) {
+        return Err(why);
+    }
+    let mut pem = Vec::new();
+    file.take(MOST_BUNDLE_BYTES + 1).read_to_end(&mut pem).map_err(|e| e.to_string())?;
+    match pem.len() as u64 > MOST_BUNDLE_BYTES {
+        true => Err(format!("has more than {MOST_BUNDLE_BYTES} bytes")),
+        false => Ok(pem),
+    }
 }
 
 fn failure(error: Error) -> Failure {
@@ -189,8 +226,10 @@ fn failure(error: Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
     use std::thread;
 
     /// A server that proves itself with this certificate, once.
@@ -239,8 +278,17 @@ mod tests {
             );
         }
         let nothing = Server::trusting("https://127.0.0.1:1", &[&none]).err().unwrap();
-        assert!(nothing.starts_with("https: no certificates to trust in `"), "{nothing}");
+        assert!(nothing.starts_with("https: no certificates to trust: `"), "{nothing}");
         std::fs::write(&none, "no certificate").unwrap();
         assert!(Server::trusting("https://127.0.0.1:1", &[&none]).is_err());
+        // Whose certificates anybody can change is not known by them; nor does a pipe hold anything up.
+        std::fs::set_permissions(&bundle, Permissions::from_mode(0o666)).unwrap();
+        let refused = |path: &Path| Server::known_by("https://127.0.0.1:1", path).err().unwrap();
+        assert!(refused(&bundle).contains("is writable by others (mode 666)"));
+        let pipe = std::ffi::CString::new(folder.path().join("pipe").into_os_string().into_encoded_bytes());
+        let pipe = pipe.unwrap();
+        // SAFETY: a path that lives through the call.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        assert!(refused(&folder.path().join("pipe")).ends_with("is no file"));
     }
 }

@@ -7,9 +7,12 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// So many links the kernel follows in one path (path_resolution(7)).
+const MOST_LINKS: u32 = 40;
 
 /// The last line that holds anything, printable, at most 200 bytes: what a command complains of last is
 /// what it died of.
@@ -23,7 +26,7 @@ pub fn one_line(bytes: &[u8]) -> String {
 }
 
 /// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
-/// way to it, by the name that it was found under and by its own.
+/// way to it.
 pub fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, String> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -35,21 +38,51 @@ pub fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, St
     if let Some(why) = changeable(meta) {
         return Err(format!("`{shown}` {why}"));
     }
-    let checked = || -> std::io::Result<Option<String>> {
-        let (named, own) = (path.parent().unwrap_or(&path).canonicalize()?, path.canonicalize()?);
-        let elsewhere = own.ancestors().skip(1).filter(|folder| !named.starts_with(folder));
-        for folder in named.ancestors().chain(elsewhere) {
+    let changed_on_the_way = || -> std::io::Result<Option<String>> {
+        for folder in folders_on_the_way(&path)? {
             if let Some(why) = changeable(&folder.metadata()?) {
                 return Ok(Some(format!("its folder `{}` {why}", folder.display())));
             }
         }
         Ok(None)
     };
-    match checked() {
+    match changed_on_the_way() {
         Ok(None) => Ok(path),
         Ok(Some(why)) => Err(format!("`{shown}`: {why}")),
         Err(error) => Err(format!("`{shown}`: its rights cannot be read: {error}")),
     }
+}
+
+/// Every folder in which the kernel looks a name up on the way to this file, those behind links in the path too: who can
+/// write to one of them can put something else in its place.
+fn folders_on_the_way(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let steps = |path: &Path| -> Vec<PathBuf> { path.iter().rev().map(PathBuf::from).collect() };
+    let (mut at, mut left) = (PathBuf::from("/"), steps(path));
+    let (mut folders, mut links) = (Vec::new(), 0);
+    while let Some(step) = left.pop() {
+        if step.as_os_str() == ".." {
+            at.pop();
+            continue;
+        }
+        if step.as_os_str() == "." {
+            continue;
+        }
+        if !folders.contains(&at) {
+            folders.push(at.clone());
+        }
+        // A step that is `/` begins anew.
+        let next = at.join(&step);
+        if !next.symlink_metadata()?.is_symlink() {
+            at = next;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(std::io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        left.extend(steps(&next.read_link()?));
+    }
+    Ok(folders)
 }
 
 /// Whether root runs us.
@@ -243,5 +276,26 @@ mod tests {
         assert_eq!(one_line(b"a\x1b[31mb\xff\xc3\xa9"), "a?[31mb??");
         assert_eq!(one_line(&[b'x'; 500]).len(), 200);
         assert_eq!(one_line(b""), "");
+    }
+
+    #[test]
+    fn every_folder_of_every_link_in_a_path_is_on_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
+        for folder in ["a", "open", "b/c"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        std::fs::write(at("b/c/tool"), "").unwrap();
+        let link = |to: PathBuf, from: &str| std::os::unix::fs::symlink(to, at(from)).unwrap();
+        // A link in the middle of the path, in a folder that is neither where it was named nor where it lies.
+        link(at("open/hop"), "a/bin");
+        link(PathBuf::from("./../b/./c"), "open/hop");
+        let folders = folders_on_the_way(&at("a/bin/tool")).unwrap();
+        for folder in ["a", "open", "b", "b/c"] {
+            assert!(folders.contains(&at(folder)), "{folder}: {folders:?}");
+        }
+        assert!(folders.contains(&PathBuf::from("/")) && !folders.contains(&at("a/bin")));
+        link(at("loop"), "loop");
+        assert_eq!(folders_on_the_way(&at("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
     }
 }

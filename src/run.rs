@@ -111,9 +111,9 @@ pub enum Ended {
 /// Why a run could not do its work.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The state folder or its lock.
+    /// The state folder, its lock, or opening its ledger.
     State(String),
-    /// The ledger.
+    /// The ledger, later on.
     Ledger(LedgerError),
 }
 
@@ -127,7 +127,8 @@ impl std::fmt::Display for Trouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Trouble::State(why) => write!(f, "{why}; nothing was judged"),
-            Trouble::Ledger(e) => write!(f, "{e}; nothing was judged"),
+            // It may have come at any step of a run.
+            Trouble::Ledger(e) => write!(f, "{e}; nothing more was judged or done"),
         }
     }
 }
@@ -168,7 +169,8 @@ fn under_lock(
 ) -> Result<(Ended, bool, Ledger), Trouble> {
     eyes.start(before != Before::Ended || states_are_due(lock.previous(), setting.now.boot));
     lock.phase("ledger");
-    let mut ledger = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening())?;
+    let opened = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening());
+    let mut ledger = opened.map_err(|e| Trouble::State(e.to_string()))?;
     let books = Books::read(setting, &ledger)?;
     let killed = matches!(before, Before::Killed(_));
     if !killed && books.previous.is_some_and(|previous| came_later(previous, setting.now.boot)) {
@@ -196,10 +198,10 @@ fn under_lock(
     release::ours(setting, run, &snapshot, &cases, &drains, &mut ledger)?;
     let orphans = orphans::look(setting, run, &snapshot, &before, &mut ledger)?;
     let ours = (&drains[..], !orphans.is_empty());
-    let drained = blocked::count(setting, run, &snapshot, ours, &before, &mut ledger)?;
+    let drained = blocked::count(setting, run, &snapshot, ours, &before, &mut ledger);
     let left = snapshot.gpus.measured().is_none() || amiss.any || drained;
     amiss.words.extend(orphans);
-    metrics::write(setting, &snapshot, &cases, &mut ledger)?;
+    metrics::write(setting, &snapshot, &cases, &mut ledger);
     tell::deliver(setting, lock, &mut ledger);
     Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
 }

@@ -63,7 +63,7 @@ metrics! {
         "Deeds seen to be done (enforced), and those withheld, once a job run.";
     ActionErrors: "action_errors_total" "counter" ["actor"]
         "Deeds and messages that failed, or of which it is not known how they ended.";
-    SharedNode: "skipped_shared_node_total" "counter" [] "Drains withheld because the job shares its node.";
+    SharedNode: "skipped_shared_node_total" "counter" [] "Drains that `mode: enforce` withheld because the job shares its node, once a job run.";
     OrphanDrains: "orphan_drains" "gauge" [] "Drains of ours here that this boot or ledger does not know.";
     Faults: "faults" "gauge" ["kind"] "Faults of the node that are open, acknowledged ones too.";
 }

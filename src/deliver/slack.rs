@@ -74,7 +74,8 @@ fn answered(reply: &Reply, address: &Secret, now: WallMs) -> Delivery {
     match reply.status {
         200..=299 => Delivery::Arrived,
         300..=399 => Delivery::later(format!("HTTP status {}: no redirect is followed", reply.status)),
-        408 | 429 | 500.. => {
+        // The first of them say that the address is not, or no longer, the right one: somebody may mend the file.
+        401 | 403 | 404 | 407 | 410 | 408 | 429 | 500.. => {
             let wanted_ms = reply.retry_after.as_deref().and_then(|said| wait_ms(said, now));
             Delivery::Later { why, wanted_ms }
         }

@@ -221,10 +221,11 @@ impl Ledger {
                 "SELECT because FROM withheld WHERE job_run = ?1 AND verdict = ?2 ORDER BY last_run DESC";
             let mut known = tx.prepare(sql)?;
             let mut rows = known.query((job.0, deed.word()))?;
-            let mut is_first = true;
+            let (mut is_first, mut is_known_to_share) = (true, false);
             while let Some(row) = rows.next()? {
                 is_first = false;
                 let before: String = row.get(0)?;
+                is_known_to_share |= before.starts_with(WOULD_BLOCK);
                 if without_figures(&before) == without_figures(because) {
                     let sql = "UPDATE OR REPLACE withheld
                                SET because = ?4, last_run = ?5, last_wall_ms = ?6, count = count + 1
@@ -236,7 +237,7 @@ impl Ledger {
             if is_first {
                 tally::add(tx, &Tally::Deed { actor: Actor::of(deed), deed, enforced: false }, 1)?;
             }
-            if because.starts_with(WOULD_BLOCK) {
+            if because.starts_with(WOULD_BLOCK) && !is_known_to_share {
                 tally::add(tx, &Tally::SharedNode, 1)?;
             }
             let sql = "INSERT INTO withheld VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?5, 1)";

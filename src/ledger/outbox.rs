@@ -17,6 +17,9 @@ const GIVEN_UP: u32 = 99;
 pub const MOST_WAITING: u32 = 100;
 /// A server may ask for no longer a wait than this.
 const LONGEST_WAIT_MS: i64 = 6 * 3_600_000;
+/// What has waited for longer is old: no longer news, and perhaps no longer so. By the wall clock, for it may have waited
+/// over a boot.
+const OLD_MS: i64 = 86_400_000;
 
 /// A message that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct Letter {
     pub body: String,
     /// Attempts so far.
     pub tries: u32,
+    /// It has waited for longer than anybody wants to hear of it.
+    pub is_old: bool,
 }
 
 /// What became of a letter that was to be queued.
@@ -77,7 +82,7 @@ impl Ledger {
         self.read("read messages", |conn| {
             let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             let mut waiting = conn.prepare(
-                "SELECT id, subject, tries, boot IS NOT ?1 OR next_boot_ms <= ?2, body FROM outbox
+                "SELECT id, subject, tries, boot IS NOT ?1 OR next_boot_ms <= ?2, body, queued_wall_ms FROM outbox
                  WHERE sent_wall_ms IS NULL AND tries < ?3 ORDER BY id",
             )?;
             let mut rows = waiting.query((boot, now.boot.0, GIVEN_UP))?;
@@ -89,7 +94,9 @@ impl Ledger {
                 }
                 threads.push(thread(&subject).to_owned());
                 if row.get(3)? {
-                    due.push(Letter { id: row.get(0)?, subject, body: row.get(4)?, tries: row.get(2)? });
+                    let is_old = now.wall.0.saturating_sub(row.get(5)?) > OLD_MS;
+                    let (id, tries, body) = (row.get(0)?, row.get(2)?, row.get(4)?);
+                    due.push(Letter { id, subject, body, tries, is_old });
                 }
             }
             due.sort_by_key(|letter| letter.tries);
@@ -201,7 +208,11 @@ mod tests {
         assert!(due(&ledger, 62 + 359).is_empty() && due(&ledger, 62 + 360).len() == 1);
         let mut rebooted = at(62);
         rebooted.boot_id = "another".to_owned();
-        assert_eq!(ledger.due_letters(&rebooted).unwrap().len(), 1);
+        assert!(!ledger.due_letters(&rebooted).unwrap()[0].is_old);
+        let week = at(7 * 24 * 60);
+        rebooted.wall = week.wall;
+        assert!(ledger.due_letters(&rebooted).unwrap()[0].is_old, "a week behind a boot it is no news");
+        assert!(first(&ledger, 7 * 24 * 60).is_old);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const MOST_RUNS: i64 = 64;
 const ACTIONS_MS: i64 = 90 * 86_400_000;
 /// Tombstones and questions: longer than any run or Epilog can still be on its way.
 const SHORT_MS: i64 = 86_400_000;
-/// The most case files and letters, whatever their age.
+/// The most case files, and the most letters about what is over, whatever their age.
 const MOST_FILES: i64 = 200;
 
 /// How long things are kept, and how large the file may become.
@@ -134,8 +134,16 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
         (boot, now.boot.0.saturating_sub(SHORT_MS)),
     )?;
     let actions = wall.saturating_sub(ACTIONS_MS);
-    // As long as a finding may stand: that somebody was told of it is why its end is told.
-    tx.execute("DELETE FROM outbox WHERE coalesce(sent_wall_ms, queued_wall_ms) < ?1", [actions])?;
+    // As long as it stands: that somebody was told of it is why its end is told, and it is told no second time.
+    let newest = format!("SELECT id FROM outbox ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
+    let letters = format!(
+        "DELETE FROM outbox WHERE (coalesce(sent_wall_ms, queued_wall_ms) < ?1 OR id <= ({newest}))
+         AND NOT EXISTS (SELECT 1 FROM finding f WHERE f.closed_wall_ms ISNULL
+             AND subject LIKE '% finding ' || f.id || ' %')
+         AND NOT EXISTS (SELECT 1 FROM fault f WHERE f.closed_wall_ms ISNULL
+             AND subject LIKE '% fault ' || f.id || ' %')"
+    );
+    tx.execute(&letters, [actions])?;
     // Our drain that still stands is remembered as long as it stands.
     tx.execute(
         "DELETE FROM action WHERE wall_ms < ?1
@@ -151,10 +159,8 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     )?;
     let files = wall.saturating_sub(keep.case_files_ms);
     tx.execute("DELETE FROM case_file WHERE created_wall_ms < ?1", [files])?;
-    for table in ["case_file", "outbox"] {
-        let newest = format!("SELECT id FROM {table} ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
-        tx.execute(&format!("DELETE FROM {table} WHERE id <= ({newest})"), [])?;
-    }
+    let newest = format!("SELECT id FROM case_file ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
+    tx.execute(&format!("DELETE FROM case_file WHERE id <= ({newest})"), [])?;
     let forgotten = "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run) - ?1";
     tx.execute(forgotten, [LAG_RUNS])?;
     Ok(())

@@ -5,7 +5,7 @@ use super::{Ledger, LedgerError, findings};
 use crate::model::{Deed, JobRun, Outcome, RunId};
 use crate::reading::Absence;
 use rusqlite::{OptionalExtension, Transaction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Partitions that are told apart; any further one is counted as [`OTHERS`].
 const MOST_PARTITIONS: i64 = 64;
@@ -182,6 +182,19 @@ impl Tallies {
     /// All that were ever counted, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Tally, u64)> {
         self.0.iter().map(|(tally, value)| (tally, *value))
+    }
+
+    /// Whether what a finding costs in this partition would be counted under its name, and not under [`OTHERS`].
+    pub fn tells_apart(&self, partition: &str) -> bool {
+        let known: BTreeSet<&str> = self
+            .0
+            .keys()
+            .filter_map(|tally| match tally {
+                Tally::WastedGpuMs { partition, .. } => Some(partition.as_str()),
+                _ => None,
+            })
+            .collect();
+        known.len() < MOST_PARTITIONS as usize || known.contains(partition)
     }
 
     /// The partition under which a job run's finding was counted.
@@ -382,6 +395,7 @@ mod tests {
         let read = ledger.tallies().unwrap();
         assert_eq!((read.of(&wasted("p63", "idle")), read.of(&wasted("p64", "idle"))), (1, 0));
         assert_eq!(read.of(&wasted(OTHERS, "hung")), 6);
+        assert_eq!(["p63", "p64", "new"].map(|p| read.tells_apart(p)), [true, false, false]);
         assert_eq!(read.wasted_gpu_ms(), 2 * (MOST_PARTITIONS as u64 + 6));
     }
 

@@ -1,10 +1,10 @@
 //! What our own drains cost: GPUs that nobody holds while one of them stands. Counted from run to run, never over a hole or
 //! a boot, and never guessed. Without a drain it costs nothing.
 
+use super::Setting;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble};
 use crate::act;
-use crate::ledger::{FaultDrain, Ledger, OpenDrain};
+use crate::ledger::{FaultDrain, Ledger, LedgerError, OpenDrain};
 use crate::lock::Before;
 use crate::model::{Outcome, RunId};
 use crate::policy::window;
@@ -15,15 +15,30 @@ const SUBJECT: &str = "fault drains stand";
 /// Counts what was blocked between the run before and this one, and gives whether a drain of ours stands: then the next
 /// run has to look here too. `orphaned`: one that an earlier boot or ledger made.
 ///
-/// Where a job's GPUs are not known nothing is counted, nor where runs have no cadence yet.
+/// Where a job's GPUs are not known nothing is counted, nor where runs have no cadence yet. What cannot be counted fails no
+/// run: it has done all else.
 pub fn count(
+    setting: &Setting,
+    run: RunId,
+    snapshot: &Snapshot,
+    ours: (&[OpenDrain], bool),
+    before: &Before,
+    ledger: &mut Ledger,
+) -> bool {
+    counted(setting, run, snapshot, ours, before, ledger).unwrap_or_else(|why| {
+        tracing::warn!("{why}; what our drains block is not counted for this run");
+        true
+    })
+}
+
+fn counted(
     setting: &Setting,
     run: RunId,
     snapshot: &Snapshot,
     (drains, orphaned): (&[OpenDrain], bool),
     before: &Before,
     ledger: &mut Ledger,
-) -> Result<bool, Trouble> {
+) -> Result<bool, LedgerError> {
     let here = |d: &&OpenDrain| d.action.outcome == Outcome::Done && d.boot_id == setting.now.boot_id;
     let mut by_run: Vec<RunId> = drains.iter().filter(here).map(|drain| drain.action.run).collect();
     // One for a fault may outlive it; that it stands, the run before has left in the lock file.
@@ -49,7 +64,7 @@ pub fn count(
 
 /// A person may have lifted one by Slurm's own command, of which no run is told: it is asked ever more rarely, while it
 /// would be counted.
-fn look_after(setting: &Setting, drains: &[FaultDrain], ledger: &mut Ledger) -> Result<(), Trouble> {
+fn look_after(setting: &Setting, drains: &[FaultDrain], ledger: &mut Ledger) -> Result<(), LedgerError> {
     if drains.is_empty() || !setting.may_ask() || !ledger.ask_allowed(SUBJECT, setting.now)? {
         return Ok(());
     }

@@ -195,8 +195,7 @@ impl Case {
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
         let case = explain::case_file(&asked, ledger, job.clone())?;
-        let here = (setting.config, &setting.place.node, setting.now);
-        tell::recovered(here, &job, "the job has ended", ledger)?;
+        tell::over(setting, &job, "the job has ended", ledger);
         let archive = !setting.config.mode().enforces();
         ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;
         let id = job.registration.job;
@@ -249,8 +248,7 @@ impl Case {
             _ => Closing::Lost,
         };
         if how != Closing::Lost {
-            let here = (setting.config, &setting.place.node, setting.now);
-            tell::recovered(here, self.job(), &self.words(), ledger)?;
+            tell::over(setting, self.job(), &self.words(), ledger);
         }
         ledger.close_finding(self.job().id, how, run, setting.now)?;
         let job = self.job().shown_id();

@@ -29,6 +29,9 @@ pub const NODE: &str = "node";
 pub const MOST_GPUS: &str = "gpus";
 /// The kind under which it is kept that the GPUs cannot be read for a reason that is no fault of the node.
 const COLLECTOR: &str = "collector";
+/// So many runs in a row have to read them again before it is over, as with the faults of the node that are states: one
+/// that comes and goes is one trouble, told once.
+const COLLECTOR_ENDS_AFTER: u32 = 5;
 
 /// What is wrong with the node now.
 #[derive(Default)]
@@ -165,7 +168,7 @@ fn tell(
         };
         tracing::warn!(fault = kind.word(), "fault {}: {detail}; {done}", kind.word());
         let enforces = mode(setting, *kind).enforces();
-        fault_began(setting, (kind.word(), subject), enforces, done, ledger)?;
+        fault_began(setting, (kind.word(), subject), enforces, done, ledger);
     }
     Ok(())
 }
@@ -436,14 +439,16 @@ impl<'a> Scene<'a> {
                     );
                     let enforces = setting.config.mode().enforces();
                     let words = "nothing is judged until they can be read";
-                    fault_began(setting, (COLLECTOR, "gpus"), enforces, words, ledger)?;
+                    fault_began(setting, (COLLECTOR, "gpus"), enforces, words, ledger);
                 }
             }
             Reading::Measured(_) => {
                 for fault in open.iter().filter(|row| row.kind == COLLECTOR) {
-                    ledger.fault_gone(fault.id, setting.now)?;
+                    if !ledger.fault_not_seen(fault.id, COLLECTOR_ENDS_AFTER, setting.now)? {
+                        continue;
+                    }
                     tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
-                    tell_people(setting, fault, setting.config.mode().enforces(), ForFault::Over, ledger)?;
+                    tell_people(setting, fault, setting.config.mode().enforces(), ForFault::Over, ledger);
                 }
             }
             Reading::Absent(_) => {}
@@ -469,7 +474,7 @@ impl<'a> Scene<'a> {
         if ledger.fault_not_seen(row.id, ends_after, self.setting.now)? && row.told {
             tracing::warn!(fault = row.kind, "fault {} is over: {}", row.kind, row.detail);
             let setting = self.setting;
-            tell_people(setting, row, mode(setting, kind).enforces(), ForFault::Over, ledger)?;
+            tell_people(setting, row, mode(setting, kind).enforces(), ForFault::Over, ledger);
         }
         Ok(())
     }

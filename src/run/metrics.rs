@@ -1,31 +1,42 @@
 //! What a run says to Prometheus, where the site wants that: at its end, once. Whatever fails here fails no run.
 
+use super::Setting;
 use super::cases::Case;
 use super::release::ORPHAN;
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble};
 use crate::deliver::metrics::{self, Histogram, Name, Number, Page};
-use crate::ledger::{Actor, Ledger, Question, RUN_BOUNDS_MS, Source, Tallies, Tally, partition};
+use crate::ledger::{Actor, Ledger, LedgerError, Question, RUN_BOUNDS_MS, Source, Tallies, Tally, partition};
 use crate::model::{Deed, Verdict};
 use crate::policy::fault::Kind;
 use crate::policy::{Finding, Signature, stage};
 use crate::reading::{Absence, Reading};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 
 /// Where it is kept why the file could not be written, so that it is told once.
 const SUBJECT: &str = "metrics file";
 /// The stage of a finding that is younger than the first of them.
 const NONE_YET: &str = "none";
 
-/// Writes the file, where one is named. Errors are the ledger's alone.
-pub fn write(
+/// Writes the file, where one is named.
+pub fn write(setting: &Setting, snapshot: &Snapshot, cases: &[Case], ledger: &mut Ledger) {
+    let Some(file) = &setting.config.metrics.textfile else { return };
+    if let Err(why) = write_to(file, setting, (snapshot, cases), ledger) {
+        tracing::warn!(
+            "metrics `{}`: {why}; nothing was written there, the run did all else",
+            file.display()
+        );
+    }
+}
+
+/// Errors are the ledger's alone.
+fn write_to(
+    file: &Path,
     setting: &Setting,
-    snapshot: &Snapshot,
-    cases: &[Case],
+    (snapshot, cases): (&Snapshot, &[Case]),
     ledger: &mut Ledger,
-) -> Result<(), Trouble> {
-    let Some(file) = &setting.config.metrics.textfile else { return Ok(()) };
+) -> Result<(), LedgerError> {
     ledger.count(&of_this_run(setting, snapshot))?;
     let tallies = ledger.tallies()?;
     let mut page = Page { took: took(&tallies), ..Page::default() };
@@ -38,7 +49,7 @@ pub fn write(
 
 /// What this run adds to the counts: how long it took, and what it could not read.
 fn of_this_run(setting: &Setting, snapshot: &Snapshot) -> Vec<(Tally, i64)> {
-    let took = setting.config.deadline.saturating_sub(setting.left());
+    let took = taken(setting);
     let class = RUN_BOUNDS_MS.iter().position(|bound| took.as_millis() <= u128::from(*bound));
     let mut more = vec![
         (Tally::RunsTook(class.unwrap_or(RUN_BOUNDS_MS.len())), 1),
@@ -57,6 +68,11 @@ fn of_this_run(setting: &Setting, snapshot: &Snapshot) -> Vec<(Tally, i64)> {
     more
 }
 
+/// What the run took up to now.
+fn taken(setting: &Setting) -> Duration {
+    setting.config.deadline.saturating_sub(setting.left())
+}
+
 fn took(tallies: &Tallies) -> Histogram {
     let runs = |class| tallies.of(&Tally::RunsTook(class));
     Histogram {
@@ -69,7 +85,7 @@ fn took(tallies: &Tallies) -> Histogram {
 fn about_the_run(setting: &Setting, snapshot: &Snapshot, cases: &[Case], page: &mut Page) {
     let mode = if setting.config.mode().enforces() { "enforce" } else { "observe" };
     page.say(Name::Info, &[env!("CARGO_PKG_VERSION"), mode], Number::Whole(1));
-    page.say(Name::LastRun, &[], Number::Seconds(setting.now.wall.0));
+    page.say(Name::LastRun, &[], Number::Seconds(setting.now.wall.0 + taken(setting).as_millis() as i64));
     if let Reading::Measured(cadence) = snapshot.cadence {
         page.say(Name::Interval, &[], Number::Seconds(cadence.median_ms));
     }
@@ -115,7 +131,7 @@ fn findings(setting: &Setting, cases: &[Case], tallies: &Tallies, page: &mut Pag
     let partitions: BTreeSet<&str> = cases.iter().map(|case| partition(case.job())).collect();
     for (partition, signature) in partitions.iter().flat_map(|p| Signature::ALL.map(|s| (*p, s.word()))) {
         let tally = Tally::WastedGpuMs { partition: partition.to_owned(), signature: signature.to_owned() };
-        if !tallies.knows(&tally) {
+        if !tallies.knows(&tally) && tallies.tells_apart(partition) {
             page.say(Name::Wasted, &[partition, signature], Number::Hours(0));
         }
     }
@@ -143,7 +159,7 @@ fn deeds(tallies: &Tallies, page: &mut Page) {
     page.say(Name::SharedNode, &[], Number::Whole(tallies.of(&Tally::SharedNode)));
 }
 
-fn troubles(ledger: &Ledger, tallies: &Tallies, page: &mut Page) -> Result<(), Trouble> {
+fn troubles(ledger: &Ledger, tallies: &Tallies, page: &mut Page) -> Result<(), LedgerError> {
     for source in Source::ALL {
         page.say(
             Name::ScrapeErrors,
@@ -162,7 +178,7 @@ fn troubles(ledger: &Ledger, tallies: &Tallies, page: &mut Page) -> Result<(), T
 }
 
 /// A file that cannot be written is told once, and once that it can be again.
-fn put(setting: &Setting, file: &Path, text: &str, ledger: &mut Ledger) -> Result<(), Trouble> {
+fn put(setting: &Setting, file: &Path, text: &str, ledger: &mut Ledger) -> Result<(), LedgerError> {
     let told = match ledger.question(SUBJECT, setting.now)? {
         Question::Answered { answer, .. } => Some(answer),
         Question::Ask | Question::Wait { .. } => None,

@@ -4,13 +4,11 @@
 //! none of it goes anywhere but to the journal.
 
 use super::cases::Case;
-use super::{Setting, Trouble, questions};
+use super::{Setting, questions};
 use crate::config::Config;
 use crate::deliver::event::{Broken, Event, Next, Seen, Unit, What};
 use crate::deliver::{Delivery, exec, slack};
-use crate::ledger::{
-    Actor, FaultRow, FindingRow, Ledger, LedgerError, Letter, MOST_WAITING, Question, Tally,
-};
+use crate::ledger::{Actor, FaultRow, Ledger, LedgerError, Letter, MOST_WAITING, Question, Tally};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::{Finding, Guard, stage};
@@ -99,21 +97,25 @@ fn queue(
     for channel in Channel::ALL {
         if channel.least(setting.config).is_some_and(|least| verdict >= least) {
             let subject = format!("{} {thread} {stage}", channel.word());
-            put(setting.now, &subject, &channel.body(event), due, ledger);
+            warn_of(put(setting.now, &subject, &channel.body(event), due, ledger));
         }
     }
 }
 
-/// A message that cannot be queued is told of here, and nothing that a run or an Epilog still has to do waits for it.
-fn put(now: &Now, subject: &str, body: &str, due: BootMs, ledger: &mut Ledger) {
+/// A message that cannot be queued is a line for whoever asked, and nothing that a run or an Epilog still has to do waits
+/// for it.
+fn put(now: &Now, subject: &str, body: &str, due: BootMs, ledger: &mut Ledger) -> Option<String> {
     match ledger.queue_letter(subject, body, due, now) {
         Ok(queued) => {
-            if let Some(lost) = queued.given_up {
-                tracing::warn!("message `{lost}` is given up: {MOST_WAITING} others wait to be sent");
-            }
+            let lost = queued.given_up?;
+            Some(format!("message `{lost}` is given up: {MOST_WAITING} others wait to be sent"))
         }
-        Err(why) => tracing::warn!("{why}; message `{subject}` is not sent"),
+        Err(why) => Some(format!("{why}; message `{subject}` is not sent")),
     }
+}
+
+fn warn_of(troubles: impl IntoIterator<Item = String>) {
+    troubles.into_iter().for_each(|trouble| tracing::warn!("{trouble}"));
 }
 
 /// What the ladder's deeds are to people. A vote is among nodes.
@@ -226,20 +228,29 @@ fn of_finding(row: i64) -> String {
 }
 
 /// A job run's open finding is about to be closed: whoever was told of it is told that it is over. Also by an Epilog, which
-/// sends nothing itself. Nothing is asked where nobody may have been told.
+/// sends nothing itself. Nothing is asked where nobody may have been told. Gives what of it could not be done, a line each.
 pub fn recovered(
     (config, node, now): (&Config, &NodeName, &Now),
     job: &JobRun,
     words: &str,
     ledger: &mut Ledger,
-) -> Result<(), LedgerError> {
-    let Some(row) = told_of(config, job, ledger)? else { return Ok(()) };
+) -> Vec<String> {
+    let mut troubles = Vec::new();
+    let open = if anybody(config) { ledger.findings_of(job.id).map(|mut all| all.pop()) } else { Ok(None) };
+    let open = open.unwrap_or_else(|why| {
+        troubles.push(untold_words(&why));
+        None
+    });
+    let Some(row) = open.filter(|row| row.closed.is_none()) else { return troubles };
     for channel in Channel::ALL {
         if channel.least(config).is_none() {
             continue;
         }
         let thread = format!("{} {}", channel.word(), of_finding(row.id));
-        let told = ledger.told_in(&thread)?;
+        let told = ledger.told_in(&thread).unwrap_or_else(|why| {
+            troubles.push(untold_words(&why));
+            Vec::new()
+        });
         // Who was told that we ended the job knows.
         let ended_by_us = |stage: &String| matches!(stage.as_str(), "cancel" | "requeue");
         if told.is_empty() || told.iter().any(ended_by_us) {
@@ -261,9 +272,18 @@ pub fn recovered(
             ..Event::of(What::Recovered, node, enforces, now).about(job)
         };
         let subject = format!("{thread} recovered");
-        put(now, &subject, &channel.body(&event), now.boot, ledger);
+        troubles.extend(put(now, &subject, &channel.body(&event), now.boot, ledger));
     }
-    Ok(())
+    troubles
+}
+
+fn untold_words(why: &LedgerError) -> String {
+    format!("{why}; who was told of its finding is not told that it is over")
+}
+
+/// The same by a run.
+pub(super) fn over(setting: &Setting, job: &JobRun, words: &str, ledger: &mut Ledger) {
+    warn_of(recovered((setting.config, &setting.place.node, setting.now), job, words, ledger));
 }
 
 /// A drain of ours is not lifted, and somebody has to. Each node speaks for its own.
@@ -282,12 +302,12 @@ pub(super) fn drain_stays(setting: &Setting, action: i64, words: &str, ledger: &
     queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
 }
 
-/// The open finding of a job run, where somebody may have been told of it.
-fn told_of(config: &Config, job: &JobRun, ledger: &Ledger) -> Result<Option<FindingRow>, LedgerError> {
-    if !anybody(config) {
-        return Ok(None);
-    }
-    Ok(ledger.findings_of(job.id)?.pop().filter(|row| row.closed.is_none()))
+/// What cannot be read costs a message, never what a run or an Epilog still has to do.
+fn or_nobody_is_told<T>(read: Result<Vec<T>, LedgerError>) -> Vec<T> {
+    read.unwrap_or_else(|why| {
+        tracing::warn!("{why}; a message about a fault is not sent");
+        Vec::new()
+    })
 }
 
 /// How a drain for a fault ended, or why it was withheld.
@@ -303,15 +323,9 @@ pub(super) enum ForFault<'a> {
 }
 
 /// Something about a fault of the node, or that its GPUs cannot be read. `enforces`: as the mode of its kind says.
-pub(super) fn fault(
-    setting: &Setting,
-    row: &FaultRow,
-    enforces: bool,
-    news: ForFault,
-    ledger: &mut Ledger,
-) -> Result<(), Trouble> {
+pub(super) fn fault(setting: &Setting, row: &FaultRow, enforces: bool, news: ForFault, ledger: &mut Ledger) {
     if !setting.config.notify.node_faults || !anybody(setting.config) {
-        return Ok(());
+        return;
     }
     let thread = format!("fault {}", row.id);
     let (what, verdict, outcome, words) = match news {
@@ -342,15 +356,14 @@ pub(super) fn fault(
     let due = BootMs(setting.now.boot.0 + i64::from(hash(setting.place.node.as_str())) % FAULTS_SPREAD_MS);
     if what != What::FaultOver {
         queue(setting, (&thread, &stage), (verdict, due), &event, ledger);
-        return Ok(());
+        return;
     }
     for channel in Channel::ALL {
         let thread = format!("{} {thread}", channel.word());
-        if channel.least(setting.config).is_some() && !ledger.told_in(&thread)?.is_empty() {
-            put(setting.now, &format!("{thread} {stage}"), &channel.body(&event), due, ledger);
+        if channel.least(setting.config).is_some() && !or_nobody_is_told(ledger.told_in(&thread)).is_empty() {
+            warn_of(put(setting.now, &format!("{thread} {stage}"), &channel.body(&event), due, ledger));
         }
     }
-    Ok(())
 }
 
 /// The same of one that was just written down, by its kind and subject.
@@ -360,13 +373,13 @@ pub(super) fn fault_began(
     enforces: bool,
     words: &str,
     ledger: &mut Ledger,
-) -> Result<(), Trouble> {
+) {
     if !setting.config.notify.node_faults || !anybody(setting.config) {
-        return Ok(());
+        return;
     }
-    match ledger.faults()?.into_iter().find(|row| row.is(kind, subject)) {
-        Some(row) => fault(setting, &row, enforces, ForFault::Begun(words), ledger),
-        None => Ok(()),
+    let open = or_nobody_is_told(ledger.faults());
+    if let Some(row) = open.into_iter().find(|row| row.is(kind, subject)) {
+        fault(setting, &row, enforces, ForFault::Begun(words), ledger);
     }
 }
 
@@ -398,6 +411,11 @@ fn send(setting: &Setting, due: Vec<Letter>, ledger: &mut Ledger) -> Result<(), 
             ledger.give_letter_up(letter.id)?;
             continue;
         };
+        if letter.is_old {
+            ledger.give_letter_up(letter.id)?;
+            tracing::warn!("message `{}` is given up: it has waited for more than a day", letter.subject);
+            continue;
+        }
         let left = until.saturating_duration_since(Instant::now());
         if tried == MOST_A_RUN || left < SENDING_TAKES / 10 {
             break;

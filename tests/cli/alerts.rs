@@ -130,14 +130,21 @@ fn a_broken_server_is_tried_ever_more_rarely_told_once_and_given_up() {
 fn what_a_server_refuses_for_good_is_told_and_not_repeated() {
     let hook = WebHook::new();
     let node = node(&hook.key());
-    hook.answers([Answer::Says("404 Not Found", String::new(), "no_service")]);
+    // An address that is no longer the right one is mended by a person: the message waits for that.
+    hook.answers([
+        Answer::Says("404 Not Found", String::new(), "no_service"),
+        Answer::Says("400 Bad Request", String::new(), "invalid_payload"),
+    ]);
     letter(&node, "slack finding 1 alert", "one");
     let said = run(&node).err;
-    assert!(said.contains("slack: HTTP status 404: `no_service`"), "{said}");
-    assert!(said.contains("is given up after 1 attempts"), "{said}");
+    assert!(said.contains("slack: HTTP status 404: `no_service`; messages wait"), "{said}");
+    time_passes(&node);
+    let said = run(&node).err;
+    assert!(said.contains("slack: HTTP status 400: `invalid_payload`"), "{said}");
+    assert!(said.contains("is given up after 2 attempts"), "{said}");
     time_passes(&node);
     run(&node);
-    assert_eq!(hook.heard().len(), 1);
+    assert_eq!(hook.heard().len(), 2);
 }
 
 #[test]

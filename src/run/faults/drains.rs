@@ -137,7 +137,7 @@ fn step(
                         "drain for fault {fault} {how}: {words}"
                     );
                     let enforces = mode(setting, kind).enforces();
-                    tell_people(setting, row, enforces, ForFault::Drain(outcome, &words), ledger)?;
+                    tell_people(setting, row, enforces, ForFault::Drain(outcome, &words), ledger);
                     return Ok(());
                 }
             }
@@ -151,7 +151,7 @@ fn step(
             kind.word()
         );
         let withheld = ForFault::Withheld(&because);
-        tell_people(setting, row, mode(setting, kind).enforces(), withheld, ledger)?;
+        tell_people(setting, row, mode(setting, kind).enforces(), withheld, ledger);
     }
     Ok(())
 }
