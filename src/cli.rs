@@ -1,5 +1,7 @@
 //! The command line. One definition makes parsing, `--help` and the man page's options.
 
+pub mod out;
+
 use crate::policy::keep;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;

@@ -88,7 +88,8 @@ impl Closed {
         let opening = run::opening(config, LEDGER_WAIT);
         let mut ledger = Ledger::open(&place.dir, &place.node, now, opening)?;
         let ending = ledger.ending_run(job, restart, now)?;
-        let case = ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run));
+        let case =
+            ending.clone().map_or(Ok(None), |run| explain::case_file(asked, &ledger, run, "its Epilog came"));
         // Before its finding is closed.
         let untold = ending.as_ref().map_or(Vec::new(), |run| {
             tell::recovered((config, &place.node, now), run, "the job has ended", &mut ledger)

@@ -21,8 +21,12 @@ use crate::policy::{self, Assessment, Finding, Guard, GuardReport, Judgement, at
 use crate::reading::{Absence, Reading};
 use crate::screen::Screen;
 use crate::slurm::Slurm;
-use crate::units::WallMs;
+use crate::units::{BootMs, WallMs};
 use std::path::Path;
+
+/// Two samples so far apart are not in a row while it is not known how often runs come: three times Slurm's own limit for
+/// a health check.
+pub const GAP_UNKNOWN_MS: i64 = 180_000;
 
 /// Where and by which law a job is explained.
 pub struct Asked<'a> {
@@ -55,11 +59,15 @@ pub struct Told {
     pub findings: Vec<FindingRow>,
     /// What the driver wrote to the kernel's log about it, in words.
     pub xids: Vec<String>,
-    /// What comes next.
+    /// What comes next; `in_ms` from `now` on.
     pub next: Option<Next>,
+    /// Whether the mode lets anything but an alert be done for this job run.
+    pub enforces: bool,
+    /// How the job run ended, in words, where this is its case file.
+    pub ended: Option<&'static str>,
     /// Other runs of the same job that the ledger knows.
     pub other_runs: Vec<String>,
-    /// The longest step between two samples that is no hole; any, while nobody knows how often runs come.
+    /// The longest step between two samples that is no hole.
     pub gap_ms: i64,
     /// How long a finding needs.
     pub window_ms: i64,
@@ -80,6 +88,8 @@ pub enum Answer {
         when: String,
         /// The case file.
         case: Option<StoredCase>,
+        /// What the ledger still has of it, a line each, where there is no case file.
+        left: Vec<String>,
     },
     /// Another node's ledger on this host knows it.
     OtherNode(String),
@@ -122,7 +132,11 @@ pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, Ledge
     }
     let case = ledger.cases_of(id)?.into_iter().next();
     if case.is_some() || !records.is_empty() {
-        return Ok(Answer::Ended { when: ended_when(&records, case.as_ref()), case });
+        let left = match (&case, records.first()) {
+            (None, Some(record)) => left_of(ledger, record.run.id)?,
+            _ => Vec::new(),
+        };
+        return Ok(Answer::Ended { when: ended_when(&records, case.as_ref()), case, left });
     }
     Ok(match other_node(asked.place, id) {
         Some(node) => Answer::OtherNode(node),
@@ -152,9 +166,21 @@ fn ended_when(records: &[JobRecord], case: Option<&StoredCase>) -> String {
         Life::Ended(at) => format!("ended {}", at.rfc3339()),
         Life::Requeued(at) => format!("requeued {}", at.rfc3339()),
         Life::Replaced(at) => format!("replaced {}", at.rfc3339()),
-        Life::Open => "registered before this boot".to_owned(),
+        Life::Open => "was registered before this boot, and is over".to_owned(),
     });
     closed.or(case.map(|c| format!("ended {}", c.created.rfc3339()))).unwrap_or_default()
+}
+
+/// What is kept of a run that has no case file: its findings and what was done.
+fn left_of(ledger: &Ledger, run: JobRunId) -> Result<Vec<String>, LedgerError> {
+    let found = |row: &FindingRow| {
+        let hours = row.wasted.measured();
+        let cost = hours.map_or("hours not kept".to_owned(), |h| format!("{:.1} GPU-hours", h.hours()));
+        format!("{} since {}; {cost}", row.signature, row.since_wall.rfc3339())
+    };
+    let done = |a: &ActionRecord| format!("{} {} {}", a.deed.word(), a.wall.rfc3339(), a.outcome.word());
+    let (findings, actions) = (ledger.findings_of(run)?, ledger.actions_of(run)?);
+    Ok(findings.iter().map(found).chain(actions.iter().map(done)).collect())
 }
 
 /// Several slurmd on one host have a ledger each.
@@ -209,15 +235,17 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         findings: ledger.findings_of(id)?,
         xids: ledger.xids_of(id)?.into_iter().map(|row| row.detail).collect(),
         next: None,
+        enforces: asked.config.mode().enforces(),
+        ended: None,
         other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
-        gap_ms: limits.as_ref().map_or(i64::MAX, |limits| limits.gap_ms),
+        gap_ms: limits.as_ref().map_or(GAP_UNKNOWN_MS, |limits| limits.gap_ms),
         window_ms: limits.map_or(rules.thresholds.window_ms, |limits| limits.window_ms),
         warmup_ms: rules.thresholds.warmup_ms,
         util_pct: rules.thresholds.util_pct,
         history,
         assessment,
     };
-    told.next = told.finding().and_then(|f| told.due(f, asked).or(stage::next(f, &rules.stages)));
+    told.next = told.finding().and_then(|f| told.due(f, asked).or(told.ahead(f, asked)));
     told.add_stage_guards(asked);
     Ok(told)
 }
@@ -236,14 +264,19 @@ fn doubted(
     Ok(at >= job.registered && units.iter().any(is_another))
 }
 
-/// The explanation as it stands, for a run that had a finding or an action.
-pub fn case_file(asked: &Asked, ledger: &Ledger, job: JobRun) -> Result<Option<CaseFile>, LedgerError> {
+/// The explanation as it stands, for a run that had a finding or an action. `ended`: how it ended, in words.
+pub fn case_file(
+    asked: &Asked,
+    ledger: &Ledger,
+    job: JobRun,
+    ended: &'static str,
+) -> Result<Option<CaseFile>, LedgerError> {
     let nothing = ledger.findings_of(job.id)?.is_empty() && ledger.actions_of(job.id)?.is_empty();
     if nothing {
         return Ok(None);
     }
     let display_id = job.shown_id();
-    let told = tell(asked, ledger, job, &[])?;
+    let told = Told { ended: Some(ended), ..tell(asked, ledger, job, &[])? };
     let mut body = json::page(&told);
     body["page"] = text::page(&told, &Screen::PLAIN).into();
     Ok(Some(CaseFile { display_id, body: body.to_string() }))
@@ -298,6 +331,24 @@ impl Told {
             Judgement::Spared { guard, .. } | Judgement::Unjudged { guard, .. } => Some(*guard),
             _ => None,
         }
+    }
+
+    /// The moment up to which it was judged: that of its newest sample.
+    fn newest(&self) -> BootMs {
+        self.history.ticks.last().map_or(self.now.boot, |tick| tick.at)
+    }
+
+    /// The next stage. What was judged ends with the newest sample, and the time since then has passed.
+    fn ahead(&self, finding: &Finding, asked: &Asked) -> Option<Next> {
+        let next = stage::next(finding, &asked.config.rules.stages)?;
+        let since_ms = self.now.boot.since_ms(self.newest()).max(0);
+        Some(Next { in_ms: next.in_ms.saturating_sub(since_ms).max(0), ..next })
+    }
+
+    /// Why what comes next will not be done, where that is certain already.
+    pub fn next_is_withheld(&self) -> Option<&'static str> {
+        let deed = self.next.as_ref().is_some_and(|next| next.verdict > Verdict::Alert);
+        (deed && !self.enforces).then_some("mode is observe")
     }
 
     /// The deed that is due and only waits for this node's moment.

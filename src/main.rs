@@ -9,6 +9,7 @@
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cases::{self, Form};
+use gpu_reaper_hc::cli::out::{complain, say, something_is_unsaid};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::epilog::{here::Here, verify::Sight};
@@ -29,7 +30,6 @@ use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
     ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, status,
 };
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,8 @@ extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) 
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
         libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_STEP_BYTES);
     }
-    std::process::exit(i32::from(answer()))
+    let status = answer();
+    std::process::exit(i32::from(if something_is_unsaid() { UNREADABLE } else { status }))
 }
 
 /// No file of ours may become standard error: a line for people would be written into it.
@@ -106,19 +107,9 @@ fn answer() -> u8 {
     }
 }
 
-/// Standard output; a reader that went away is no error of ours.
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
 /// What standard output is written for.
 fn page() -> Screen {
     Screen::find(host::terminal_columns(), &prolog::process_env)
-}
-
-/// One line on standard error, which slurmd keeps where a run fails.
-fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "gpu-reaper-hc: {text}");
 }
 
 fn config_file(common: &Common) -> Option<PathBuf> {
@@ -341,7 +332,7 @@ fn in_short(errors: &[ConfigError]) -> String {
     }
 }
 
-/// What only reads the ledger ends with where that cannot be read.
+/// What only reads the ledger ends with where that cannot be read; and any command whose words did not arrive.
 const UNREADABLE: u8 = 17;
 
 fn explain_job(common: &Common, job: &str) -> u8 {
@@ -363,12 +354,8 @@ fn explain_job(common: &Common, job: &str) -> u8 {
         return UNREADABLE;
     };
     let told = place(common, &config).map_err(Refusal::other).and_then(|place| {
-        let now = host::now().map_err(Refusal::other)?;
-        if !place.has_ledger() {
-            return Err(Refusal::no_ledger(&place));
-        }
+        let (now, ledger) = (host::now().map_err(Refusal::other)?, to_read(&place)?);
         let refusal = |e: LedgerError| Refusal::of(&e, &place);
-        let ledger = Ledger::open_read_only(&place.dir, Duration::from_secs(2)).map_err(refusal)?;
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
         let mut answer = explain::explain(&asked, &ledger, job).map_err(refusal)?;
@@ -388,29 +375,36 @@ fn explain_job(common: &Common, job: &str) -> u8 {
     }
 }
 
-/// The node's ledger for who only reads it, or one line: why not, and what to do.
-fn to_read(place: &Place) -> Result<Ledger, String> {
+/// The node's ledger for who only reads it, or why not, and what to do.
+fn to_read(place: &Place) -> Result<Ledger, Refusal> {
     if !place.has_ledger() {
-        return Err(place.no_ledger());
+        return Err(Refusal::no_ledger(place));
     }
     let opened = Ledger::open_read_only(&place.dir, Duration::from_secs(2));
-    opened.map_err(|e| Refusal::of(&e, place).words)
+    opened.map_err(|e| Refusal::of(&e, place))
 }
 
 fn show_status(common: &Common) -> u8 {
     let Some(config) = load_or_complain(common, "nothing was shown") else {
+        if common.json {
+            say(&json_text(&status::json::refusal(&Refusal::of_configuration())));
+        }
         return UNREADABLE;
     };
-    let told = place(common, &config).and_then(|place| {
-        let (now, ledger) = (host::now()?, to_read(&place)?);
+    let told = place(common, &config).map_err(Refusal::other).and_then(|place| {
+        let (now, ledger) = (host::now().map_err(Refusal::other)?, to_read(&place)?);
         let slurm = slurm(&config, &place);
         let asked = Asked { config: &config, place: &place, now: &now, slurm: &slurm };
-        status::status(&asked, &ledger).map_err(|e| e.to_string())
+        status::status(&asked, &ledger).map_err(|e| Refusal::of(&e, &place))
     });
-    shown(told.map(|told| match common.json {
+    if let (Err(refusal), true) = (&told, common.json) {
+        say(&json_text(&status::json::refusal(refusal)));
+    }
+    let told = told.map(|told| match common.json {
         true => json_text(&status::json::page(&told)),
         false => status::page(&told, &page()),
-    }))
+    });
+    shown(told.map_err(|refusal| refusal.words))
 }
 
 fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
@@ -422,9 +416,10 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
         return UNREADABLE;
     };
     let listed = place(common, &config).and_then(|place| {
-        let (now, ledger) = (host::now()?.wall, to_read(&place)?);
+        let (now, ledger) = (host::now()?.wall, to_read(&place).map_err(|refusal| refusal.words)?);
         let from = since.map(|since| WallMs(now.0.saturating_sub(since.as_millis() as i64)));
-        cases::kept(&ledger, from).map_err(|e| e.to_string())
+        let keep_ms = config.history.case_files.as_millis() as i64;
+        cases::kept(&ledger, from, keep_ms, now).map_err(|e| e.to_string())
     });
     let form = match (csv, common.json) {
         (true, _) => Form::Csv,
@@ -435,7 +430,7 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
         }
         _ => Form::Table(page()),
     };
-    shown(listed.map(|rows| cases::print(&rows, form)))
+    shown(listed.map(|kept| cases::print(&kept, form)))
 }
 
 /// What a command that only reads the ledger has to say: 0, or its one line of trouble: 17.

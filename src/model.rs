@@ -29,7 +29,7 @@ pub struct Now {
 impl Now {
     /// The wall-clock time of another instant of this boot, by today's clock.
     pub fn wall_of(&self, at: BootMs) -> WallMs {
-        WallMs(self.wall.0 - self.boot.since_ms(at))
+        WallMs(self.wall.0.saturating_sub(self.boot.since_ms(at)))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod questions;
 pub mod release;
 pub mod snapshot;
 pub mod tell;
+mod voided;
 mod xids;
 
 use crate::config::{ACT_NEEDS, Config};
@@ -172,6 +173,7 @@ fn under_lock(
     let opened = Ledger::open(&setting.place.dir, &setting.place.node, setting.now, setting.opening());
     let mut ledger = opened.map_err(|e| Trouble::State(e.to_string()))?;
     let books = Books::read(setting, &ledger)?;
+    voided::close(setting, &books, &mut ledger);
     let killed = matches!(before, Before::Killed(_));
     if !killed && books.previous.is_some_and(|previous| came_later(previous, setting.now.boot)) {
         lock::count_overlap(&setting.place.dir, setting.now);

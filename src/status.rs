@@ -7,7 +7,7 @@ mod text;
 
 pub use text::page;
 
-use crate::explain::{self, Asked, Told};
+use crate::explain::{self, Asked, GAP_UNKNOWN_MS, Told};
 use crate::ledger::{FaultDrain, FaultRow, Ledger, LedgerError, NewestLook, OpenDrain, Tally};
 use crate::mode::Mode;
 use crate::model::*;
@@ -17,11 +17,7 @@ use crate::policy::{Judgement, level, window};
 use crate::reading::{Absence, Reading};
 use crate::run::{deeds, release};
 use crate::units::{GpuHours, NodeName, Percent, UnitUuid, WallMs};
-use std::collections::BTreeMap;
-
-/// Two looks so far apart are not in a row while it is not known how often runs come: three times Slurm's own limit for
-/// a health check.
-const GAP_UNKNOWN_MS: i64 = 180_000;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One allocation unit of this node.
 #[derive(Debug)]
@@ -41,8 +37,9 @@ pub struct Unit {
 pub struct Hours {
     /// Certified to be wasted, by signature, the most first; counted in this ledger.
     pub wasted: Vec<(String, GpuHours)>,
-    /// Of what stands now, whether it was counted yet or not.
-    pub standing: GpuHours,
+    /// What the findings that stand now have cost, up to the newest sample; absent where the newest look is stale: then it
+    /// is not known what stands.
+    pub standing: Option<GpuHours>,
     /// Of GPUs that nobody held while a drain of ours stood; counted in this ledger.
     pub blocked: GpuHours,
 }
@@ -123,7 +120,7 @@ pub fn status(asked: &Asked, ledger: &Ledger) -> Result<Status, LedgerError> {
         begun: ledger.created().wall,
         too_new: deeds::too_new(config, ledger, now),
         units: units(asked, ledger, &registered, &looks, gap_ms)?,
-        hours: hours(ledger, &jobs)?,
+        hours: hours(ledger, &jobs, is_stale(looks.first(), gap_ms, now))?,
         drains: drains(asked, ledger, &jobs, &notes)?,
         orphans: notes.into_iter().filter(|note| note.kind == release::ORPHAN).collect(),
         last_run: ledger.newest_run_wall()?,
@@ -133,6 +130,10 @@ pub fn status(asked: &Asked, ledger: &Ledger) -> Result<Status, LedgerError> {
         faults,
         jobs,
     })
+}
+
+fn is_stale(newest: Option<&NewestLook>, gap_ms: i64, now: &Now) -> bool {
+    newest.is_none_or(|look| now.boot.since_ms(look.at) > gap_ms)
 }
 
 /// What was told and is not over; Xids of jobs are their jobs' concern.
@@ -187,7 +188,7 @@ fn unseen(look: &NewestLook) -> Observation {
     Observation::absent(look.failed.unwrap_or(Absence::NotRecorded))
 }
 
-fn hours(ledger: &Ledger, jobs: &[Told]) -> Result<Hours, LedgerError> {
+fn hours(ledger: &Ledger, jobs: &[Told], stale: bool) -> Result<Hours, LedgerError> {
     let tallies = ledger.tallies()?;
     let mut by_signature: BTreeMap<&str, u64> = BTreeMap::new();
     for (tally, ms) in tallies.iter() {
@@ -198,8 +199,9 @@ fn hours(ledger: &Ledger, jobs: &[Told]) -> Result<Hours, LedgerError> {
     let of = |ms: u64| GpuHours::of(1, i64::try_from(ms).unwrap_or(i64::MAX));
     let mut wasted: Vec<_> = by_signature.into_iter().map(|(name, ms)| (name.to_owned(), of(ms))).collect();
     wasted.sort_by_key(|(_, hours)| std::cmp::Reverse(*hours));
-    let standing = jobs.iter().filter_map(Told::finding).map(|f| f.wasted().unit_ms()).sum();
-    Ok(Hours { wasted, standing: GpuHours::of(1, standing), blocked: of(tallies.blocked_gpu_ms()) })
+    let standing = jobs.iter().filter_map(Told::finding).map(|f| f.wasted().unit_ms());
+    let standing = (!stale).then(|| GpuHours::of(1, standing.fold(0, i64::saturating_add)));
+    Ok(Hours { wasted, standing, blocked: of(tallies.blocked_gpu_ms()) })
 }
 
 fn drains(
@@ -262,6 +264,14 @@ impl Unit {
         }
     }
 
+    /// The GPU that it is, or is a part of.
+    fn gpu(&self) -> &UnitUuid {
+        match &self.known.kind {
+            UnitKind::Gpu => &self.known.uuid,
+            UnitKind::Mig { parent, .. } => parent,
+        }
+    }
+
     /// The highest utilization of the newest look.
     fn utilization(&self) -> Reading<Percent> {
         level::peak(self.seen.sm_util, &self.seen.sm_peak)
@@ -276,22 +286,25 @@ impl Status {
 
     /// Whether what is shown may have changed long ago: no run, or too long since.
     pub fn is_stale(&self) -> bool {
-        self.age_ms().is_none_or(|age_ms| age_ms > self.gap_ms)
+        is_stale(self.newest.as_ref(), self.gap_ms, &self.now)
     }
 
     /// GPUs that nobody holds, and all that are listed; of one that is cut into instances, where all of it is free. Under
-    /// a drain of ours those are what it blocks.
-    pub fn free_gpus(&self) -> (usize, usize) {
+    /// a drain of ours those are what it blocks. `None`: none was seen since this node booted.
+    pub fn free_gpus(&self) -> Option<(usize, usize)> {
         let mut gpus: BTreeMap<&UnitUuid, bool> = BTreeMap::new();
         let listed = |unit: &&Unit| unit.seen.memory.absence() != Some(Absence::NotListed);
         for unit in self.units.iter().filter(listed) {
-            let gpu = match &unit.known.kind {
-                UnitKind::Gpu => &unit.known.uuid,
-                UnitKind::Mig { parent, .. } => parent,
-            };
-            *gpus.entry(gpu).or_insert(true) &= unit.holder == Holder::Nobody;
+            *gpus.entry(unit.gpu()).or_insert(true) &= unit.holder == Holder::Nobody;
         }
-        (gpus.values().filter(|free| **free).count(), gpus.len())
+        (!gpus.is_empty()).then(|| (gpus.values().filter(|free| **free).count(), gpus.len()))
+    }
+
+    /// How many GPUs the newest look saw.
+    pub fn seen_gpus(&self) -> usize {
+        let unseen = [Some(Absence::NotListed), Some(Absence::NotRecorded)];
+        let seen = self.units.iter().filter(|unit| !unseen.contains(&unit.seen.memory.absence()));
+        seen.map(Unit::gpu).collect::<BTreeSet<_>>().len()
     }
 
     /// The job of a row.

@@ -288,11 +288,16 @@ fn registrations_of_a_boot_that_a_crash_ended_claim_nothing() {
     node.prolog(50, "0,1");
     node.runs(28, &[of(50), of(50)]);
     assert!(node.breaching_min(50).is_some());
+    let last_seen = node.now.wall;
     node.now = Now { boot_id: "two".into(), boot: BootMs(60_000), wall: WallMs(node.now.wall.0 + 300_000) };
     node.prolog(60, "0,1");
     node.runs(10, &[of(60), of(60)]);
     assert_eq!(node.breaching_min(60), None, "nothing from before the boot is in its window");
-    assert!(!matches!(node.explain("50"), Answer::Told(_)), "void");
+    // What was found of it is kept as of any run that ended: at its last sample, not now.
+    let Answer::Ended { when, case: Some(case), .. } = node.explain("50") else { panic!("void") };
+    assert!(when.starts_with("ended ") && case.created == last_seen, "{when} {case:?}");
+    assert!(case.body.contains("the node booted") && case.body.contains("GPU-hours"), "{}", case.body);
+    assert!(!case.body.contains("to spare") && !case.body.contains("next      "), "{}", case.body);
     node.runs(18, &[of(60), of(60)]);
     assert_eq!(node.breaching_min(60), Some(12), "the only holder of its GPUs");
 }

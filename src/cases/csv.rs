@@ -60,7 +60,7 @@ fn cells(row: &Row) -> [String; 19] {
         text(&body.since),
         text(&body.established),
         ended,
-        format!("{:.3}", body.hours.sum()),
+        body.hours.sum().map_or(String::new(), |hours| format!("{hours:.3}")),
         by_signature.collect::<Vec<_>>().join("; "),
         (!body.hours.some_lacking).to_string(),
         body.done.join("; "),

@@ -15,9 +15,11 @@ pub struct Hours {
 }
 
 impl Hours {
-    /// Of all signatures.
-    pub fn sum(&self) -> f64 {
-        self.by_signature.iter().map(|(_, hours)| hours).sum()
+    /// Of all signatures; `None`: nothing of it is known.
+    pub fn sum(&self) -> Option<f64> {
+        let known = !self.by_signature.is_empty() || !self.some_lacking;
+        // From 0 on: the sum of nothing is -0 else.
+        known.then(|| self.by_signature.iter().fold(0.0, |sum, (_, hours)| sum + hours))
     }
 
     /// Adds some of one signature.
@@ -91,26 +93,30 @@ impl Row {
             "ended": self.ended.rfc3339(),
             "readable": self.body.is_some(),
         });
-        let Some(body) = &self.body else { return line };
-        let hours: serde_json::Map<String, Value> =
-            body.hours.by_signature.iter().map(|(name, hours)| (name.clone(), json!(hours))).collect();
-        let withheld =
-            body.withheld.iter().map(|(asked, because)| json!({ "asked": asked, "because": because }));
+        let body = self.body.as_ref();
+        let hours = body.map(|body| {
+            let each = body.hours.by_signature.iter();
+            each.map(|(name, hours)| (name.clone(), json!(hours))).collect::<serde_json::Map<_, _>>()
+        });
+        let withheld = body.map(|body| {
+            let each = body.withheld.iter();
+            each.map(|(asked, because)| json!({ "asked": asked, "because": because })).collect::<Vec<_>>()
+        });
         let of_job = json!({
-            "user": body.user,
-            "account": body.account,
-            "partition": body.partition,
-            "nodes": body.nodes,
-            "gpus": body.gpus,
-            "signature": body.signature,
-            "scope": body.scope,
-            "since": body.since,
-            "established": body.established,
-            "certified_gpu_hours": body.hours.sum(),
+            "user": body.map(|body| &body.user),
+            "account": body.map(|body| &body.account),
+            "partition": body.map(|body| &body.partition),
+            "nodes": body.map(|body| body.nodes),
+            "gpus": body.map(|body| body.gpus),
+            "signature": body.map(|body| &body.signature),
+            "scope": body.map(|body| &body.scope),
+            "since": body.map(|body| &body.since),
+            "established": body.map(|body| &body.established),
+            "certified_gpu_hours": body.and_then(|body| body.hours.sum()),
             "certified_gpu_hours_by_signature": hours,
-            "hours_complete": !body.hours.some_lacking,
-            "done": body.done,
-            "withheld": withheld.collect::<Vec<_>>(),
+            "hours_complete": body.map(|body| !body.hours.some_lacking),
+            "done": body.map(|body| &body.done),
+            "withheld": withheld,
         });
         if let (Value::Object(line), Value::Object(of_job)) = (&mut line, of_job) {
             line.extend(of_job);

@@ -1,6 +1,6 @@
 //! The table for people, newest first, and beneath it what it sums up to by signature.
 
-use super::{Hours, Row};
+use super::{Hours, Kept, Row};
 use crate::screen::{Ink, Screen};
 
 const HEADING: [&str; 8] =
@@ -8,17 +8,34 @@ const HEADING: [&str; 8] =
 /// Right-aligned.
 const NUMBERS: [usize; 2] = [3, 6];
 
-pub(super) fn print(rows: &[Row], screen: &Screen) -> String {
+pub(super) fn print(kept: &Kept, screen: &Screen) -> String {
+    let rows = &kept.rows;
+    let line = |text: &str| screen.paragraph(Ink::Plain, "", text);
+    let reach = reach(kept).map_or(String::new(), |words| line(&words));
     if rows.is_empty() {
-        return screen.paragraph(
-            Ink::Plain,
-            "",
-            "no case file here: one is kept of each job run that ended after a finding or an action",
-        );
+        let none = match (kept.from, kept.older) {
+            (Some(from), 1..) => {
+                format!("none ended since {}; {} older are kept", from.rfc3339(), kept.older)
+            }
+            _ => "no case file here: one is kept of each job run that ended after a finding or an action"
+                .to_owned(),
+        };
+        return line(&none) + &reach;
     }
     let mut lines = vec![(Ink::Strong, HEADING.map(str::to_owned).to_vec())];
     lines.extend(rows.iter().map(|row| (ink(row), cells(row).to_vec())));
-    screen.table_with_numbers(&lines, &NUMBERS) + "\n" + &screen.paragraph(Ink::Plain, "", &total(rows))
+    screen.table_with_numbers(&lines, &NUMBERS) + "\n" + &line(&total(rows)) + &reach
+}
+
+/// Where more is asked for than can be told.
+fn reach(kept: &Kept) -> Option<String> {
+    let back_to = kept.reaches_back_to;
+    (kept.from? < back_to).then(|| {
+        format!(
+            "what ended before {} is not known, or kept no more: `--since` asks for more",
+            back_to.rfc3339()
+        )
+    })
 }
 
 fn ink(row: &Row) -> Ink {
@@ -63,11 +80,8 @@ fn cells(row: &Row) -> [String; 8] {
 
 /// A sum from which something lacks is no less than it says.
 fn hours(hours: &Hours) -> String {
-    match (hours.by_signature.is_empty(), hours.some_lacking) {
-        (true, true) => "-".to_owned(),
-        (_, true) => format!(">{:.1}", hours.sum()),
-        (_, false) => format!("{:.1}", hours.sum()),
-    }
+    let more = if hours.some_lacking { ">" } else { "" };
+    hours.sum().map_or("-".to_owned(), |sum| format!("{more}{sum:.1}"))
 }
 
 fn total(rows: &[Row]) -> String {
@@ -86,8 +100,9 @@ fn total(rows: &[Row]) -> String {
     sum.by_signature.sort_by(|a, b| b.1.total_cmp(&a.1));
     let each: Vec<String> =
         sum.by_signature.iter().map(|(signature, hours)| format!("{signature} {hours:.1}")).collect();
-    let files = if rows.len() == 1 { "1 case file".to_owned() } else { format!("{} case files", rows.len()) };
-    let mut line = format!("{files}: {:.1} certified GPU-hours", sum.sum());
+    let files = if rows.len() == 1 { "1 job run".to_owned() } else { format!("{} job runs", rows.len()) };
+    sum.some_lacking = lacking + unreadable > 0;
+    let mut line = format!("{files} that ended: {} certified GPU-hours", hours(&sum));
     if !each.is_empty() {
         line += &format!(" ({})", each.join(", "));
     }
@@ -95,7 +110,7 @@ fn total(rows: &[Row]) -> String {
         line += &format!("; of {lacking} not all hours were kept");
     }
     if unreadable > 0 {
-        line += &format!("; {unreadable} not readable");
+        line += &format!("; the case files of {unreadable} are not readable");
     }
     line
 }

@@ -118,7 +118,8 @@ pub(super) fn over_time(page: &mut Page, told: &Told) {
     let Some(drawn) = timeline::of(told, columns) else { return };
     let column_ms = (drawn.to.0 - drawn.from.0) / columns as i64;
     let from = if drawn.whole { "its start" } else { "the oldest sample that is kept" };
-    page.head(&format!("Over time, from {from} to now: {} a column", human_ms(column_ms.max(1000))));
+    let to = if told.ended.is_some() { "its end" } else { "now" };
+    page.head(&format!("Over time, from {from} to {to}: {} a column", human_ms(column_ms.max(1000))));
     let frame = |label: &str, signs: &str| format!("{:<indent$}|{signs}|\n", format!("  {label}"));
     for quantity in quantities(told, &drawn) {
         page.out += &page.screen.paragraph(

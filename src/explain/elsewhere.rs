@@ -2,7 +2,7 @@
 //! ledger itself cannot be read. Each has its own words and its own exit status.
 
 use super::{Answer, text};
-use crate::ledger::{LedgerError, LedgerErrorKind};
+use crate::ledger::{LedgerError, LedgerErrorKind, StoredCase};
 use crate::place::Place;
 use crate::screen::{Ink, Screen};
 use serde_json::{Value, json};
@@ -16,18 +16,21 @@ pub fn answer(answer: &Answer, id: &str, screen: &Screen) -> String {
     let line = |text: &str| screen.paragraph(Ink::Plain, "", text);
     match answer {
         Answer::Told(told) => text::page(told, screen),
-        Answer::Ended { when, case: Some(case) } => match serde_json::from_str::<Value>(&case.body) {
-            Ok(body) => format!(
-                "{}\n{}",
-                line(&format!("job {id} {when}; as it stood then:")),
-                body["page"].as_str().unwrap_or(&case.body)
-            ),
-            Err(_) => line(&format!("job {id} {when}; its case file is not readable")),
+        Answer::Ended { when, case: Some(case), .. } => match page_of(case) {
+            Some(page) => {
+                let lines = page.lines().map(|line| format!("{}\n", screen.clean(line)));
+                line(&format!("job {id} {when}; as it stood then:")) + "\n" + &lines.collect::<String>()
+            }
+            None => line(&format!("job {id} {when}; its case file is not readable")),
         },
-        Answer::Ended { when, case: None } => line(&format!(
-            "job {id} {when}; no finding and no action was recorded for it, so no case file was kept, or that is longer \
-             ago than `history.case_files`"
+        Answer::Ended { when, case: None, left } if left.is_empty() => line(&format!(
+            "job {id} {when}; the ledger has no finding and no deed of it, and no case file: none was kept, or that is \
+             longer ago than `history.case_files`"
         )),
+        Answer::Ended { when, case: None, left } => {
+            let head = line(&format!("job {id} {when}; it has no case file, the ledger still has:"));
+            left.iter().fold(head, |out, one| out + &screen.paragraph(Ink::Plain, "  ", one))
+        }
         Answer::OtherNode(node) => {
             line(&format!("job {id} is known to node {node} of this host: ask with --node {node}"))
         }
@@ -42,6 +45,12 @@ pub fn answer(answer: &Answer, id: &str, screen: &Screen) -> String {
             out + &screen.paragraph(Ink::Plain, "try        ", &to_try(id))
         }
     }
+}
+
+/// What a case file shows to people; `None`: it is none of ours, or damaged.
+fn page_of(case: &StoredCase) -> Option<String> {
+    let body: Value = serde_json::from_str(&case.body).ok()?;
+    body["page"].as_str().map(str::to_owned)
 }
 
 /// Where to look for a job that is not known here.
@@ -86,8 +95,14 @@ impl Refusal {
 
     /// A ledger that is there and could not be read.
     pub fn of(error: &LedgerError, place: &Place) -> Refusal {
-        if let Some(words) = closed(&place.dir.join("ledger.db")) {
+        let file = place.dir.join("ledger.db");
+        if let Some(words) = closed(&file) {
             return Refusal { kind: "permission", words };
+        }
+        if fs::metadata(&file).is_ok_and(|meta| !meta.is_file()) {
+            let words =
+                format!("ledger `{}` is no file: move it away, the next run begins a ledger", file.display());
+            return Refusal { kind: "damaged", words };
         }
         let (kind, more) = match error.kind {
             LedgerErrorKind::NewerSchema => ("newer_schema", "; use that version's program"),

@@ -16,17 +16,31 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
             page["timeline"] = timeline(told);
             page
         }
-        Answer::Ended { when, case } => {
-            let case = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
-            json!({ "schema": 1, "job": id, "judgement": "ended", "because": when, "case_file": case })
+        Answer::Ended { when, case, left } => {
+            let body = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
+            let readable = case.as_ref().map(|_| body.as_ref().is_some_and(|body| body["page"].is_string()));
+            json!({
+                "schema": 1,
+                "job": id,
+                "judgement": "ended",
+                "because": when,
+                "case_file": body,
+                "case_file_readable": readable,
+                "left": left,
+            })
         }
-        Answer::OtherNode(node) => {
-            json!({ "schema": 1, "job": id, "judgement": "other_node", "node": node })
-        }
+        Answer::OtherNode(node) => json!({
+            "schema": 1,
+            "job": id,
+            "judgement": "other_node",
+            "because": format!("it is known to node {node} of this host"),
+            "node": node,
+        }),
         Answer::Unknown { node, ledger, begun } => json!({
             "schema": 1,
             "job": id,
             "judgement": "unknown_job",
+            "because": format!("it is not known to node {node}"),
             "node": node,
             "ledger": ledger,
             "begun": begun.rfc3339(),
@@ -44,7 +58,7 @@ pub fn page(told: &Told) -> Value {
         Judgement::Breaching(f) => Some(f.facts()),
     };
     let finding = told.finding();
-    let mut page = json!({
+    json!({
         "schema": 1,
         "node": told.node,
         "job": {
@@ -67,24 +81,33 @@ pub fn page(told: &Told) -> Value {
         "done": done_words(&told.actions),
         "withheld": told.withheld_pairs().iter().map(|(asked, because)| json!({ "asked": asked, "because": because })).collect::<Vec<_>>(),
         "findings": told.findings.iter().map(|row| kept_finding(told, row)).collect::<Vec<_>>(),
-        "next": told.next.as_ref().map(|n| json!({ "verdict": n.verdict, "in_s": n.in_ms / 1000 })),
-    });
-    if let Some(f) = finding {
-        page["since"] = json!(f.since_wall.rfc3339());
-        page["established"] = json!(f.established_wall(&told.now).rfc3339());
-        page["wasted_gpu_hours"] = json!(f.wasted().hours());
-        page["most"] = json!(f.cap);
-        let rule = f.signature.rule();
-        page["rule"] = json!({ "inputs": rule.inputs, "breaches_if": rule.breaches_if, "most": rule.most });
-    }
-    page
+        "next": next(told),
+        "ended": told.ended,
+        "since": finding.map(|f| f.since_wall.rfc3339()),
+        "established": finding.map(|f| f.established_wall(told.newest(), &told.now).rfc3339()),
+        "wasted_gpu_hours": finding.map(|f| f.wasted().hours()),
+        "most": finding.map(|f| f.cap),
+        "rule": finding.map(|f| {
+            let rule = f.signature.rule();
+            json!({ "inputs": rule.inputs, "breaches_if": rule.breaches_if, "most": rule.most })
+        }),
+    })
+}
+
+/// What comes next and when; none for a job run that is over.
+pub fn next(told: &Told) -> Value {
+    let next = told.next.as_ref().filter(|_| told.ended.is_none());
+    next.map_or(Value::Null, |next| {
+        let (verdict, in_s) = (next.verdict, next.in_ms / 1000);
+        json!({ "verdict": verdict, "in_s": in_s, "withheld_by": told.next_is_withheld() })
+    })
 }
 
 /// One finding of the job run as the ledger keeps it; that which stands as it was judged now.
 fn kept_finding(told: &Told, row: &FindingRow) -> Value {
     let stands = told.finding().filter(|_| row.closed.is_none());
     let wasted = stands.map(Finding::wasted).or(row.wasted.measured().copied());
-    let established = WallMs(row.since_wall.0 + row.established.since_ms(row.since));
+    let established = WallMs(row.since_wall.0.saturating_add(row.established.since_ms(row.since)));
     json!({
         "signature": stands.map_or(row.signature.as_str(), |f| f.signature.word()),
         "scope": stands.map_or(row.scope.as_str(), |f| f.scope.word()),

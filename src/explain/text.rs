@@ -45,7 +45,9 @@ pub fn page(told: &Told, screen: &Screen) -> String {
         page.say(Ink::Notice, "driver", xid);
     }
     deeds(&mut page, told);
-    next(&mut page, told);
+    if told.ended.is_none() {
+        next(&mut page, told);
+    }
     over_time(&mut page, told);
     gpus(&mut page, told);
     beside(&mut page, told);
@@ -93,7 +95,18 @@ fn head(page: &mut Page, told: &Told) {
         0 => String::new(),
         n => format!(", restarted {n} times"),
     };
-    page.say(Ink::Plain, "run", &format!("started {}, {age} ago{restart}", r.start.wall.rfc3339()));
+    let started = r.start.wall.rfc3339();
+    match told.ended {
+        None => page.say(Ink::Plain, "run", &format!("started {started}, {age} ago{restart}")),
+        Some(how) => {
+            let ended = told.now.wall.rfc3339();
+            page.say(
+                Ink::Plain,
+                "run",
+                &format!("started {started}, over {ended}, after {age}{restart}: {how}"),
+            );
+        }
+    }
     for other in &told.other_runs {
         page.say(Ink::Plain, "", &format!("another run of this job: {other}"));
     }
@@ -124,7 +137,7 @@ fn found(page: &mut Page, told: &Told, finding: &Finding) {
         _ => format!("; {:.1} GPU-hours", finding.wasted().hours()),
     };
     page.say(Ink::Plain, "seen", &format!("{}{cost}", finding.seen()));
-    let established = finding.established_wall(&told.now).rfc3339();
+    let established = finding.established_wall(told.newest(), &told.now).rfc3339();
     let window = human_ms(told.window_ms);
     page.say(
         Ink::Plain,
@@ -179,13 +192,13 @@ fn deeds(page: &mut Page, told: &Told) {
 }
 
 fn next(page: &mut Page, told: &Told) {
-    let at = |in_ms: i64| WallMs(told.now.wall.0 + in_ms).rfc3339();
+    let at = |in_ms: i64| WallMs(told.now.wall.0.saturating_add(in_ms)).rfc3339();
     let judged_anew = "nothing is drained or cancelled; every run judges anew";
     let Some(finding) = told.finding() else {
         let words = match &told.assessment.judgement {
             Judgement::Spared { guard: Guard::Warmup, .. } => {
                 let age_ms = told.now.boot.since_ms(told.history.job.registration.start.boot);
-                let in_ms = (told.warmup_ms - age_ms).max(0);
+                let in_ms = told.warmup_ms.saturating_sub(age_ms).max(0);
                 format!("it is judged from {} on, when it is {} old", at(in_ms), human_ms(told.warmup_ms))
             }
             Judgement::Spared { .. } => "nothing, as long as it is exempt".to_owned(),
@@ -205,8 +218,13 @@ fn next(page: &mut Page, told: &Told) {
             format!("{}, as soon as nothing withholds it", next.verdict)
         }
         Some(next) => {
-            let (in_time, at) = (human_ms(next.in_ms), at(next.in_ms));
-            format!("{} in {in_time}, at {at}, if this goes on", next.verdict)
+            let when = match next.in_ms {
+                0 => "with the next run".to_owned(),
+                in_ms => format!("in {}, at {}", human_ms(in_ms), at(in_ms)),
+            };
+            let withheld = told.next_is_withheld();
+            let withheld = withheld.map_or(String::new(), |why| format!("; it will be withheld: {why}"));
+            format!("{} {when}, if this goes on{withheld}", next.verdict)
         }
         None => match told.withheld.last() {
             Some(w) if w.deed > Deed::Alert => {

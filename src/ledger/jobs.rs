@@ -8,7 +8,7 @@ use crate::model::*;
 use crate::reading::Absence;
 use crate::reading::Reading::{Absent, Measured};
 use crate::units::{BootMs, WallMs};
-use rusqlite::{Connection, Row, Transaction, ffi};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, ffi};
 
 /// Whether a job run is still registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,15 @@ pub struct JobRecord {
     pub boot_id: String,
     /// Whether it is over.
     pub life: Life,
+}
+
+/// A job run that an earlier boot left open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoidRun {
+    /// What was registered.
+    pub run: JobRun,
+    /// The last moment of its boot that a run saw.
+    pub last: Now,
 }
 
 impl Ledger {
@@ -68,6 +77,28 @@ impl Ledger {
             // Sorted here: for a handful of rows SQLite would set up a sorter.
             runs.sort_by_key(|run| run.id);
             Ok(runs)
+        })
+    }
+
+    /// Job runs that an earlier boot left open, each with the last moment of that boot that a run saw.
+    pub fn void_runs(&self, boot_id: &str) -> Result<Vec<VoidRun>, LedgerError> {
+        self.read("read registrations of earlier boots", |conn| {
+            let condition =
+                "closed_how IS NULL AND boot IS NOT (SELECT id FROM boot WHERE boot_id = ?1) ORDER BY id";
+            let left = stored(conn, condition, [boot_id])?;
+            let sql = "SELECT b.boot_id, r.boottime_ms, r.wall_ms FROM boot b JOIN run r ON r.boot = b.id
+                       WHERE b.id = ?1 ORDER BY r.id DESC LIMIT 1";
+            let mut newest = conn.prepare(sql)?;
+            let mut voids = Vec::new();
+            for Stored { run, boot, .. } in left {
+                let moment = |r: &Row| {
+                    Ok(Now { boot_id: r.get(0)?, boot: BootMs(r.get(1)?), wall: WallMs(r.get(2)?) })
+                };
+                // Where no run saw that boot nothing was found of it.
+                let last = newest.query_row([boot], moment).optional()?;
+                voids.extend(last.map(|last| VoidRun { run, last }));
+            }
+            Ok(voids)
         })
     }
 

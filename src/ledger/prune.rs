@@ -14,8 +14,10 @@ const MOST_RUNS: i64 = 64;
 const ACTIONS_MS: i64 = 90 * 86_400_000;
 /// Tombstones and questions: longer than any run or Epilog can still be on its way.
 const SHORT_MS: i64 = 86_400_000;
-/// The most case files, and the most letters about what is over, whatever their age.
-const MOST_FILES: i64 = 200;
+/// The most case files, whatever their age.
+pub const MOST_CASE_FILES: usize = 200;
+/// The most letters about what is over, whatever their age.
+const MOST_LETTERS: usize = 200;
 
 /// How long things are kept, and how large the file may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +137,7 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     )?;
     let actions = wall.saturating_sub(ACTIONS_MS);
     // As long as it stands: that somebody was told of it is why its end is told, and it is told no second time.
-    let newest = format!("SELECT id FROM outbox ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
+    let newest = format!("SELECT id FROM outbox ORDER BY id DESC LIMIT 1 OFFSET {MOST_LETTERS}");
     let letters = format!(
         "DELETE FROM outbox WHERE (coalesce(sent_wall_ms, queued_wall_ms) < ?1 OR id <= ({newest}))
          AND NOT EXISTS (SELECT 1 FROM finding f WHERE f.closed_wall_ms ISNULL
@@ -159,7 +161,7 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     )?;
     let files = wall.saturating_sub(keep.case_files_ms);
     tx.execute("DELETE FROM case_file WHERE created_wall_ms < ?1", [files])?;
-    let newest = format!("SELECT id FROM case_file ORDER BY id DESC LIMIT 1 OFFSET {MOST_FILES}");
+    let newest = format!("SELECT id FROM case_file ORDER BY id DESC LIMIT 1 OFFSET {MOST_CASE_FILES}");
     tx.execute(&format!("DELETE FROM case_file WHERE id <= ({newest})"), [])?;
     let forgotten = "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run) - ?1";
     tx.execute(forgotten, [LAG_RUNS])?;

@@ -194,7 +194,7 @@ impl Case {
         let job = self.job().clone();
         let asked =
             Asked { config: setting.config, place: setting.place, now: setting.now, slurm: setting.slurm };
-        let case = explain::case_file(&asked, ledger, job.clone())?;
+        let case = explain::case_file(&asked, ledger, job.clone(), "Slurm says so, no Epilog of ours came")?;
         tell::over(setting, &job, "the job has ended", ledger);
         let archive = !setting.config.mode().enforces();
         ledger.clear_without_epilog(&job, setting.now, archive, case.as_ref())?;

@@ -2,12 +2,15 @@
 //! is a projection.
 
 use super::{Drain, Hours, Status, Unit, part, withheld};
+use crate::explain::elsewhere::Refusal;
+use crate::explain::json::next;
 use crate::explain::{Told, done_words};
 use crate::ledger::FaultRow;
 use crate::model::*;
 use crate::policy::Judgement;
 use crate::policy::attribution::Holder;
 use crate::policy::free::{Doubt, Free};
+use crate::units::GpuHours;
 use serde_json::{Value, json};
 
 /// The page.
@@ -37,6 +40,11 @@ pub fn page(status: &Status) -> Value {
         "drains": status.drains.iter().map(|drain| drained(status, drain)).collect::<Vec<_>>(),
         "orphans": status.orphans.iter().map(fault).collect::<Vec<_>>(),
     })
+}
+
+/// Why there is no page.
+pub fn refusal(refusal: &Refusal) -> Value {
+    json!({ "schema": 1, "error": refusal.kind, "because": refusal.words })
 }
 
 fn fault(row: &FaultRow) -> Value {
@@ -101,10 +109,6 @@ fn pids(free: &Free) -> &[u32] {
     }
 }
 
-fn next(told: &Told) -> Value {
-    told.next.as_ref().map_or(Value::Null, |n| json!({ "verdict": n.verdict, "in_s": n.in_ms / 1000 }))
-}
-
 fn job(told: &Told) -> Value {
     let (run, finding) = (&told.history.job, told.finding());
     let withheld =
@@ -144,7 +148,7 @@ fn hours(hours: &Hours) -> Value {
         hours.wasted.iter().map(|(name, hours)| (name.clone(), json!(hours.hours()))).collect();
     json!({
         "wasted_certified_by_signature": by_signature,
-        "wasted_certified_standing": hours.standing.hours(),
+        "wasted_certified_standing": hours.standing.map(GpuHours::hours),
         "blocked_by_our_drains": hours.blocked.hours(),
     })
 }
@@ -155,7 +159,7 @@ fn drained(status: &Status, drain: &Drain) -> Value {
         "reason": drain.reason,
         "since": drain.since.rfc3339(),
         "certain": drain.certain,
-        "blocks_gpus": status.free_gpus().0,
+        "blocks_gpus": status.free_gpus().map(|(free, _)| free),
         "stays": drain.stays,
     })
 }

@@ -68,7 +68,7 @@ fn last_run(status: &Status) -> (Ink, String) {
         return (Ink::Bad, last);
     };
     let read = match look.failed {
-        None => match status.free_gpus().1 {
+        None => match status.seen_gpus() {
             1 => "1 GPU".to_owned(),
             all => format!("{all} GPUs"),
         },
@@ -184,8 +184,13 @@ fn next(told: &Told) -> Option<String> {
     told.finding()?;
     Some(match &told.next {
         None => "no further stage".to_owned(),
-        Some(next) if next.in_ms == 0 => format!("{} is due", next.verdict),
-        Some(next) => format!("{} in {}", next.verdict, human_ms(next.in_ms)),
+        Some(next) => {
+            let withheld = told.next_is_withheld().map_or(String::new(), |why| format!(" (withheld: {why})"));
+            match next.in_ms {
+                0 => format!("{} is due{withheld}", next.verdict),
+                in_ms => format!("{} in {}{withheld}", next.verdict, human_ms(in_ms)),
+            }
+        }
     })
 }
 
@@ -216,27 +221,30 @@ fn hours(status: &Status, screen: &Screen) -> String {
     let each: Vec<String> =
         hours.wasted.iter().map(|(name, hours)| format!("{name} {}", figure(*hours))).collect();
     let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
-    let begun = status.begun.rfc3339();
+    let standing = match hours.standing {
+        Some(standing) => {
+            format!("what stands now has cost {}, the most of it counted there", figure(standing))
+        }
+        None => "what stands now is not known".to_owned(),
+    };
     let words = format!(
-        "wasted {}{each}, blocked by our own drains {}; certified since {}, never projected; standing now {}",
+        "wasted {}{each}, blocked by our own drains {}: certified since {}, never projected; {standing}",
         figure(GpuHours::of(1, sum)),
         figure(hours.blocked),
-        begun.get(..10).unwrap_or(&begun),
-        figure(hours.standing),
+        status.begun.rfc3339(),
     );
     screen.paragraph(Ink::Plain, "GPU-hours  ", &words)
 }
 
 fn drained(status: &Status, drain: &Drain, screen: &Screen) -> String {
-    let (free, all) = status.free_gpus();
     let blocks = if drain.certain { "blocks" } else { "may stand, and block" };
-    let words = format!(
-        "for {} since {}: {blocks} {free} free {} of {all}; it stays: {}",
-        drain.what,
-        drain.since.rfc3339(),
-        if free == 1 { "GPU" } else { "GPUs" },
-        drain.stays,
-    );
+    let blocked = match status.free_gpus() {
+        Some((1, all)) => format!("1 free GPU of {all}"),
+        Some((free, all)) => format!("{free} free GPUs of {all}"),
+        None => "how many free GPUs is not known".to_owned(),
+    };
+    let (what, since, stays) = (&drain.what, drain.since.rfc3339(), &drain.stays);
+    let words = format!("for {what} since {since}: {blocks} {blocked}; it stays: {stays}");
     screen.paragraph(Ink::Notice, "our drain  ", &words)
         + &screen.paragraph(Ink::Plain, "  reason   ", &drain.reason)
 }
@@ -256,8 +264,8 @@ fn not_readable(status: &Status) -> BTreeMap<String, Vec<String>> {
             ("power", seen.power.absence()),
             ("process list", seen.processes.absence()),
         ] {
-            // The line of the unit says that there was no look at it yet.
-            if let Some(why) = why.filter(|why| *why != Absence::NotRecorded) {
+            // The line of a free unit says that there was no look at it yet.
+            if let Some(why) = why.filter(|why| *why != Absence::NotRecorded || unit.free.is_none()) {
                 by_reason.entry(why).or_default().push(name);
             }
         }

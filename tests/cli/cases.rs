@@ -66,7 +66,7 @@ fn the_files_are_listed_in_three_forms_and_nothing_is_written() {
     // meziantou/Meziantou.Framework#2899 (LG-05)
     assert!(row.starts_with("4240_2 ") && row.contains(r"a\n4242,cancelled by root\r\u{1b}[2J"), "{row}");
     assert!(row.contains(" hung ") && row.contains(" alert"), "{row}");
-    assert!(total.starts_with("1 case file: 0.0 certified GPU-hours (hung 0.0)"), "{total}");
+    assert!(total.starts_with("1 job run that ended: 0.0 certified GPU-hours (hung 0.0)"), "{total}");
     assert!(table.out.bytes().all(|b| b == b'\n' || (0x20..0x7f).contains(&b)), "{table:?}");
 
     let csv = node.call(&["--csv", "cases"]);
@@ -111,7 +111,8 @@ fn hours_are_summed_by_signature_and_an_unreadable_file_is_a_row_that_says_so() 
     keep(&cluster, 8, 3, &page("eve", &json!([of("idle", 1.0.into()), of("idle", Value::Null)])));
     keep(&cluster, 9, 9, "{");
     let table = cluster.node.call(&["cases"]);
-    let total = "4 case files: 43.8 certified GPU-hours (hung 40.3, idle 3.5); of 1 not all hours were kept; 1 not readable\n";
+    let total = "4 job runs that ended: >43.8 certified GPU-hours (hung 40.3, idle 3.5); of 1 not all hours were kept; \
+                 the case files of 1 are not readable\n";
     assert!(table.out.ends_with(total), "{table:?}");
     let row =
         |id: &str| table.out.lines().find(|line| line.starts_with(id)).unwrap_or_else(|| panic!("{table:?}"));
@@ -125,7 +126,23 @@ fn hours_are_summed_by_signature_and_an_unreadable_file_is_a_row_that_says_so() 
         .map(|since| cluster.node.call(&["cases", "--since", since, "--json"]).out.lines().count());
     assert_eq!(counts, [2, 3, 4]);
     let none = cluster.node.call(&["cases", "--since", "0s"]);
-    assert!(none.status == Some(0) && none.out.starts_with("no case file here: "), "{none:?}");
+    assert!(none.status == Some(0) && none.out.starts_with("none ended since 20"), "{none:?}");
+    assert!(none.out.contains("; 4 older are kept\n"), "{none:?}");
+    // A ledger of a minute cannot tell of a month.
+    let month = cluster.node.call(&["cases", "--since", "30d"]).out;
+    assert!(month.lines().last().unwrap().starts_with("what ended before 20"), "{month}");
+    // Hours of which nothing is known are no number, and no negative one.
+    keep(&cluster, 10, 9, &page("ada", &json!([of("hung", Value::Null)])));
+    let lines = |args: &[&str]| cluster.node.call(args).out;
+    let csv = lines(&["cases", "--csv"]);
+    let row_10 = csv.lines().find(|line| line.starts_with("n1,10,")).unwrap();
+    assert!(row_10.contains("Z,,,false,") && !csv.contains("-0."), "{row_10}");
+    let json: Vec<Value> =
+        lines(&["cases", "--json"]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_job = |job: &str| json.iter().find(|line| line["job"] == job).unwrap();
+    assert_eq!(of_job("10")["certified_gpu_hours"], Value::Null);
+    let fields = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(fields(of_job("9")), fields(of_job("7")), "what is not known is null, and there");
     let unreadable = cluster.node.call(&["cases", "--csv"]);
     let row = unreadable.out.lines().last().unwrap();
     assert!(row.starts_with("n1,9,1,,,,,,,,,,20") && row.ends_with(",,,,,false"), "{row}");

@@ -66,7 +66,7 @@ fn a_job_that_ended_without_a_finding_is_15_and_has_no_case_file() {
     assert_eq!(node.hook("epilog", "7", &[]).status, Some(0));
     let told = node.call(&["--explain", "7"]);
     assert_eq!(told.status, Some(15));
-    assert!(told.out.contains("no case file was kept"), "{told:?}");
+    assert!(told.out.contains("and no case file: none was kept"), "{told:?}");
     let (status, page) = json(&node, "7");
     assert_eq!((status, &page["judgement"], &page["case_file"]), (Some(15), &"ended".into(), &Value::Null));
 }

@@ -129,7 +129,7 @@ fn status_says_of_a_job_what_explain_says_and_writes_and_asks_nothing() {
     assert!(line(&text, "0").ends_with("reclaimable: empty in 3 looks"), "{text}");
     assert!(line(&text, "1").ends_with("free, but held by pid 1 (leak?)"), "{text}");
     assert!(text.contains("job 4240_2 ") && text.contains("  withheld drain: "), "{text}");
-    let hours = "GPU-hours  wasted 0.0 (hung 0.0), blocked by our own drains 0.0; certified since 20";
+    let hours = "GPU-hours  wasted 0.0 (hung 0.0), blocked by our own drains 0.0: certified since 20";
     assert!(text.replace("\n           ", " ").contains(hours), "{text}");
 }
 
@@ -179,6 +179,7 @@ fn what_is_old_is_told_as_old_and_gives_no_gpu_away() {
     assert!(line(&page, "0").ends_with("free, last seen 2 h ago"), "{page}");
     let page = json(&cluster.node);
     assert_eq!((&page["stale"], &page["gpus"][0]["free"]["state"]), (&true.into(), &"not_known".into()));
+    assert_eq!(page["gpu_hours"]["wasted_certified_standing"], Value::Null, "what stands is not known");
     cluster.change("UPDATE boot SET boot_id = 'an earlier one'");
     let page = text(&cluster.node);
     assert!(page.contains("last run   none since this node booted; the last one was 20"), "{page}");
@@ -250,12 +251,36 @@ fn a_drain_of_ours_is_shown_with_what_it_blocks_and_why_it_stays() {
 }
 
 #[test]
+fn what_could_not_be_written_out_is_17_and_a_reader_that_left_is_nothing() {
+    let cluster = site(&observing(), &[Shows::Empty]);
+    run(&cluster);
+    for args in [&["status"][..], &["status", "--json"], &["cases", "--csv"], &["config", "show"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let done = cluster.node.command(args).stdout(full).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(17), "{args:?}: {said}");
+        assert!(said.starts_with("gpu-reaper-hc: standard output: No space left on device"), "{said}");
+        let (reader, gone) = std::io::pipe().unwrap();
+        drop(reader);
+        let done = cluster.node.command(args).stdout(gone).output().unwrap();
+        assert_eq!((done.status.code(), done.stderr), (Some(0), Vec::new()), "{args:?}");
+    }
+}
+
+#[test]
 fn a_ledger_that_is_not_there_or_not_one_is_17_and_is_left_alone() {
     let node = Node::without_driver();
     for args in [&["status"][..], &["--json", "status"]] {
         let said = node.call(args);
-        assert_eq!((said.status, said.out.as_str()), (Some(17), ""), "{said:?}");
+        assert_eq!(said.status, Some(17), "{said:?}");
         assert!(said.line().contains("no run has left a ledger of node n1"), "{said:?}");
+        match args.len() {
+            1 => assert_eq!(said.out, "", "{said:?}"),
+            _ => {
+                let said: Value = serde_json::from_str(&said.out).unwrap();
+                assert_eq!((&said["error"], said["because"].is_string()), (&"no_ledger".into(), true));
+            }
+        }
     }
     assert!(!node.state().exists());
     fs::create_dir_all(node.state()).unwrap();

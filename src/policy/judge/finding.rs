@@ -105,8 +105,9 @@ impl Finding {
         format!("GPU {}", list.join(","))
     }
 
-    /// When it was established, on the wall clock: its first sample plus a window.
-    pub fn established_wall(&self, now: &Now) -> WallMs {
-        WallMs(now.wall.0 - self.established_for_ms)
+    /// When it was established, on the wall clock: its first sample plus a window of certified time. `newest`: the sample
+    /// up to which it was judged, whenever that is asked.
+    pub fn established_wall(&self, newest: BootMs, now: &Now) -> WallMs {
+        WallMs(now.wall_of(newest).0.saturating_sub(self.established_for_ms))
     }
 }
