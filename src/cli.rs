@@ -62,6 +62,7 @@ pub enum Command {
     },
     /// Spare one running job drain and cancel for a time; from any node
     #[command(
+        override_usage = "gpu-reaper-hc keep <JOBID> --for <DURATION> --reason <TEXT>\n       gpu-reaper-hc keep <JOBID> --end",
         after_help = "Writes a line to the job's AdminComment, beside what others wrote there, where\n\
       every node finds it before a deed. A later keep replaces an earlier one.\n\
       Alerts go on."
@@ -81,14 +82,14 @@ pub enum Command {
         #[arg(long)]
         end: bool,
     },
-    /// Lift our own drain from this node, known or not; nobody else's
+    /// Lift the drain that we made on this node; nobody else's
     #[command(after_help = "Whether the job has gone and the GPUs are clean is yours to judge. To be run\n\
       as root on the node.")]
     Release,
     /// Take a fault of this node on; without FAULT: list what is open
-    #[command(after_help = "From then on it holds back the lifting of no drain, and a drain for it that\n\
-      was not made yet is not made; one that stands, stays until somebody lifts it.\n\
-      Over, and come again, it is told anew. To be run as root.")]
+    #[command(after_help = "A fault that was taken on keeps no drain from being lifted and starts no new\n\
+      one; a drain that was made for it stays until somebody lifts it. If the fault\n\
+      ends and comes again, it is told anew. To be run as root.")]
     Ack {
         /// The fault's number, or a kind: all that are open of it
         #[arg(value_name = "FAULT")]
@@ -108,7 +109,8 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
         /// Only those that ended within this time
-        #[arg(long, value_name = "DURATION", value_parser = crate::config::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = crate::config::duration,
+              allow_hyphen_values = true)]
         since: Option<Duration>,
     },
     /// Check, show or print the configuration
@@ -126,8 +128,9 @@ pub enum Command {
     /// Judge what is recorded: what would have been done, and when
     #[command(after_help = "Without --trace: every job run of which this node's ledger or its archive\n\
       holds samples. What is judged is judged as under `mode: enforce`, so that\n\
-      drains and cancels show. Each recording is one job on one node that holds all\n\
-      GPUs of the file: CSV as `nvidia-smi --query-gpu=timestamp,uuid,...\n\
+      drains and cancels show, whoever owns the configuration. Each recording is one\n\
+      job on one node that holds all GPUs of the file (--every and --job-start are\n\
+      of recordings alone): CSV as `nvidia-smi --query-gpu=timestamp,uuid,...\n\
       --format=csv -l 15` writes it, with its header.")]
     Backtest {
         /// Recordings instead of the ledger

@@ -298,10 +298,19 @@ impl std::error::Error for ConfigError {}
 /// Every error of the file at once. A file that says `enforce` and that others than root could have written
 /// is an error too: what it says may not be what the administrator said.
 pub fn load(named: Option<&Path>) -> Result<Config, Vec<ConfigError>> {
-    load_from(named.unwrap_or(Path::new(DEFAULT_FILE)), named.is_some())
+    load_from(named.unwrap_or(Path::new(DEFAULT_FILE)), named.is_some(), true)
 }
 
-fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> {
+/// The same for who judges by it and does nothing: whoever wrote a draft may see what it would have done.
+///
+/// # Errors
+///
+/// Every error of the file at once.
+pub fn load_draft(named: Option<&Path>) -> Result<Config, Vec<ConfigError>> {
+    load_from(named.unwrap_or(Path::new(DEFAULT_FILE)), named.is_some(), false)
+}
+
+fn load_from(path: &Path, must_exist: bool, acts: bool) -> Result<Config, Vec<ConfigError>> {
     let name = path.display().to_string();
     let refuse = |what: String, hint: &str| {
         Err(vec![ConfigError { what, hint: hint.to_owned(), ..ConfigError::of_file(&name) }])
@@ -314,7 +323,7 @@ fn load_from(path: &Path, must_exist: bool) -> Result<Config, Vec<ConfigError>> 
             let mut config = parse(&text, &name)?;
             config.file = Some(path.to_owned());
             let by = [("mode", config.mode), ("faults.mode", config.faults.mode)];
-            if let Some((key, _)) = by.iter().find(|(_, mode)| mode.enforces())
+            if let Some((key, _)) = by.iter().find(|(_, mode)| acts && mode.enforces())
                 && let Some(why) = file::doubt(path, &file)
             {
                 return refuse(
@@ -341,7 +350,14 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
         Err(tree::Unreadable { cause, position }) => {
             let what = "is unusable".to_owned();
             // The parser repeats keys as they stand in the file, with whatever control characters they hold.
-            let hint = values::on_one_line(&cause);
+            let mut hint = values::on_one_line(&cause);
+            if let Some((line, column)) = position {
+                hint = hint.replacen(&format!(" at line {line} column {column}"), "", 1);
+                let tabbed = |text: &&str| text.trim_start_matches(' ').starts_with('\t');
+                if text.lines().nth(line - 1).filter(tabbed).is_some() {
+                    hint = "a tab stands before its first word: YAML is indented by blanks alone".to_owned();
+                }
+            }
             return Err(vec![ConfigError { what, position, hint, ..ConfigError::of_file(name) }]);
         }
     };
@@ -352,6 +368,17 @@ pub fn parse(text: &str, name: &str) -> Result<Config, Vec<ConfigError>> {
     config.notes = std::mem::take(&mut check.notes);
     let errors = check.errors();
     if errors.is_empty() { Ok(config) } else { Err(errors) }
+}
+
+/// Where a configuration is from, for people: its file, or that the defaults hold and why.
+pub fn origin(config: &Config) -> String {
+    let Some(file) = &config.file else {
+        let other = Path::new(DEFAULT_FILE).with_extension("yml");
+        let beside =
+            if other.exists() { format!("; `{}` is not read", other.display()) } else { String::new() };
+        return format!("the defaults hold: `{DEFAULT_FILE}` does not exist{beside}");
+    };
+    file.display().to_string()
 }
 
 /// A duration as the configuration spells it, for options: `60s`, `1h30m`.
@@ -482,13 +509,13 @@ mod tests {
     fn no_default_file_means_defaults_and_a_broken_one_does_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("config.yaml");
-        let absent = load_from(&path, false).expect("defaults");
+        let absent = load_from(&path, false, true).expect("defaults");
         assert_eq!((absent.mode(), absent.file), (Mode::Observe, None));
         symlink("nowhere", &path).expect("a link");
-        let told = load_from(&path, false).expect_err("a link to nothing");
+        let told = load_from(&path, false, true).expect_err("a link to nothing");
         assert!(told[0].what.starts_with("cannot be opened"), "{told:?}");
         std::fs::remove_file(&path).expect("the link");
         std::fs::write(&path, "# nothing\n").expect("a file");
-        assert_eq!(load_from(&path, false).expect("defaults").file, Some(path));
+        assert_eq!(load_from(&path, false, true).expect("defaults").file, Some(path));
     }
 }

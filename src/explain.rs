@@ -123,6 +123,21 @@ impl Answer {
     }
 }
 
+/// What [`is_id`] takes, for people.
+pub const IDS: &str = "130, 123_4, 200+1, or a SLUID";
+
+/// Whether a text can name one job: a number, with an array task or a component behind it, or a SLUID (`s` and 13
+/// letters and digits, sluid.c of Slurm 26.05).
+pub fn is_id(text: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let job = |text: &str| number(text) && !text.bytes().all(|b| b == b'0');
+    match text.split_once(['_', '+']) {
+        Some((of, part)) => job(of) && number(part),
+        None if text.starts_with('s') => text.len() == 14 && text.bytes().all(|b| b.is_ascii_alphanumeric()),
+        None => job(text),
+    }
+}
+
 /// Explains a job by any id that Slurm prints.
 pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, LedgerError> {
     let records = find(ledger, id)?;

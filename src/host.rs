@@ -53,6 +53,29 @@ pub fn terminal_columns() -> Option<u16> {
     }
 }
 
+/// Has an interruption of this process tidied up after: for a command of people, before it starts a thread. What it starts
+/// begins with no signal held back, as everything that std starts.
+pub fn when_interrupted(tidy: fn()) {
+    // SAFETY: plain data, filled in before it is used; the signals are held back in this thread and those that come of it.
+    let signals = unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        signals
+    };
+    std::thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: both live through the call.
+        while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
+        tidy();
+        // As a shell shows a process that a signal ended.
+        std::process::exit(128 + signal);
+    });
+}
+
 /// Whether the slurmd that started this process is itself younger than `within_ms`: it runs the health check
 /// once before it registers, and waits for it. `false` where no parent is a slurmd.
 pub fn started_by_fresh_slurmd(now: &Now, within_ms: i64) -> Reading<bool> {

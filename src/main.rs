@@ -112,6 +112,14 @@ fn page() -> Screen {
     Screen::find(host::terminal_columns(), &prolog::process_env)
 }
 
+/// The same where what is searched or filtered is better left on its line.
+fn lines() -> Screen {
+    match host::terminal_columns() {
+        None => Screen { width: Screen::UNBROKEN.width, ..page() },
+        Some(_) => page(),
+    }
+}
+
 fn config_file(common: &Common) -> Option<PathBuf> {
     let by_environment =
         || std::env::var_os("GPU_REAPER_CONFIG").filter(|v| !v.is_empty()).map(PathBuf::from);
@@ -124,7 +132,11 @@ fn load(common: &Common) -> Result<Config, Vec<ConfigError>> {
 
 /// The configuration, or its errors on standard error with what was done instead.
 fn load_or_complain(common: &Common, instead: &str) -> Option<Config> {
-    match load(common) {
+    or_complain(load(common), instead)
+}
+
+fn or_complain(loaded: Result<Config, Vec<ConfigError>>, instead: &str) -> Option<Config> {
+    match loaded {
         Ok(config) => Some(config),
         Err(errors) => {
             for error in &errors {
@@ -336,8 +348,9 @@ fn in_short(errors: &[ConfigError]) -> String {
 const UNREADABLE: u8 = 17;
 
 fn explain_job(common: &Common, job: &str) -> u8 {
-    if job.trim().is_empty() {
-        complain("the job id is empty; expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID");
+    if !explain::is_id(job) {
+        let shown = job.escape_debug();
+        complain(&format!("`{shown}` is no job id; expected one as Slurm prints it: {}", explain::IDS));
         return 2;
     }
     let refuse = |refusal: Refusal| {
@@ -424,11 +437,7 @@ fn list_cases(common: &Common, csv: bool, since: Option<Duration>) -> u8 {
     let form = match (csv, common.json) {
         (true, _) => Form::Csv,
         (_, true) => Form::Json,
-        // What is searched or filtered keeps a case on its line.
-        _ if host::terminal_columns().is_none() => {
-            Form::Table(Screen { width: Screen::UNBROKEN.width, ..page() })
-        }
-        _ => Form::Table(page()),
+        _ => Form::Table(lines()),
     };
     shown(listed.map(|kept| cases::print(&kept, form)))
 }
@@ -524,7 +533,7 @@ fn examine_site(common: &Common) -> u8 {
     });
     match found {
         Ok(report) => {
-            say(&if common.json { json_text(&report.json()) } else { report.text() });
+            say(&if common.json { json_text(&report.json()) } else { report.text(&lines()) });
             report.exit_status()
         }
         Err(why) => {
@@ -547,8 +556,7 @@ fn configuration(common: &Common, what: ConfigCommand) -> u8 {
                 for note in &config.notes {
                     say(&format!("note: {note}\n"));
                 }
-                let file = config.file.as_ref().map_or("defaults".to_owned(), |f| f.display().to_string());
-                say(&format!("ok: {file}\n"));
+                say(&format!("ok: {}\n", config::origin(&config)));
             }
             0
         }
@@ -562,7 +570,8 @@ fn configuration(common: &Common, what: ConfigCommand) -> u8 {
 }
 
 fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: Duration) -> u8 {
-    let Some(config) = load_or_complain(common, "nothing was judged") else {
+    let draft = config::load_draft(config_file(common).as_deref());
+    let Some(config) = or_complain(draft, "nothing was judged") else {
         return 1;
     };
     let told = |report: &Report| say(&if common.json { report.json() } else { report.text() });
@@ -601,6 +610,10 @@ fn back_test(common: &Common, files: &[PathBuf], every: Duration, began_before: 
 }
 
 fn play_scenarios(common: &Common) -> u8 {
+    host::when_interrupted(scenarios::stage::sweep);
+    if host::terminal_columns().is_some() {
+        say("The scenarios play, for about a minute.\n\n");
+    }
     match scenarios::play_all() {
         Ok(verdicts) => {
             if common.json {
@@ -618,6 +631,7 @@ fn play_scenarios(common: &Common) -> u8 {
 }
 
 fn show_demo() -> u8 {
+    host::when_interrupted(scenarios::stage::sweep);
     let beat = if host::terminal_columns().is_some() { demo::BEAT } else { Duration::ZERO };
     match demo::play(&page(), beat, &mut |text| say(text)) {
         Ok(()) => 0,

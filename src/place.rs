@@ -39,9 +39,19 @@ impl Place {
     /// What is said where none has.
     pub fn no_ledger(&self) -> String {
         let (node, dir) = (&self.node, self.dir.display());
-        format!(
-            "no run has left a ledger of node {node} in `{dir}`: is HealthCheckProgram set? (`gpu-reaper-hc doctor`)"
-        )
+        let none = format!("no run has left a ledger of node {node} in `{dir}`");
+        match self.others().as_slice() {
+            [] => format!("{none}: is HealthCheckProgram set? (`gpu-reaper-hc doctor`)"),
+            [first, ..] => format!("{none}; there is one of node {first}: `--node {first}`"),
+        }
+    }
+
+    /// Other nodes of this host that have a ledger here.
+    fn others(&self) -> Vec<NodeName> {
+        let folders =
+            self.dir.parent().and_then(|dir| std::fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+        let with_one = folders.filter(|folder| folder.path().join("ledger.db").exists());
+        with_one.filter_map(|folder| NodeName::new(folder.file_name().to_str()?).ok()).collect()
     }
 
     /// Whether a run or a Prolog has ever left something here; also where that cannot be seen.

@@ -34,7 +34,7 @@ complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "prolog"
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "epilog" -d 'Clear the job of Slurm\'s Epilog environment, look at its GPUs'
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "explain" -d 'Say why a job is or is not judged, what was done, what comes next'
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "keep" -d 'Spare one running job drain and cancel for a time; from any node'
-complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "release" -d 'Lift our own drain from this node, known or not; nobody else\'s'
+complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "release" -d 'Lift the drain that we made on this node; nobody else\'s'
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "ack" -d 'Take a fault of this node on; without FAULT: list what is open'
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "status" -d 'Show this node on one screen: GPUs, jobs, verdicts, hours, drains'
 complete -c gpu-reaper-hc -n "__fish_gpu_reaper_hc_needs_command" -f -a "cases" -d 'List the case files of ended jobs that were found, newest first'

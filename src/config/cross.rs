@@ -3,6 +3,7 @@
 
 use super::table::Check;
 use super::tree::{self, Node};
+use super::values::shown;
 use super::{ACT_NEEDS, Config, GpuSourceKind};
 use crate::mode::Mode;
 use crate::model::Verdict;
@@ -101,6 +102,15 @@ fn bold(check: &mut Check<'_>, config: &Config) {
     // A pattern that fits no text at all and any text is hardly meant for some jobs only.
     if config.rules.exemptions.name_pattern.as_ref().is_some_and(|p| p.is_match("") && p.is_match("\u{1}")) {
         check.notes.push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
+    }
+    let pattern = config.rules.exemptions.name_pattern.as_ref().map(|p| p.as_str());
+    let is_glob = |p: &&str| p.ends_with('*') && ![".*", "]*", ")*"].iter().any(|end| p.ends_with(end));
+    if let Some(p) = pattern.filter(is_glob) {
+        let why = "it is a regular expression, in which `*` repeats the sign before it; `.*` is any text";
+        check.notes.push(format!("`exemptions.name_pattern` {}: {why}", shown(p)));
+    }
+    if config.mode == Mode::Enforce && config.limits.max_actions_per_hour == 0 {
+        check.notes.push("`limits.max_actions_per_hour: 0`: nothing is ever drained or cancelled".to_owned());
     }
     if config.limits.max_drained_fraction == 0.0 && config.limits.max_drained_nodes != Some(0) {
         let none = "`limits.max_drained_nodes: 0` is none";

@@ -131,10 +131,8 @@ fn slurm(mut t: Table<'_, '_>, d: Slurm) -> Slurm {
         username: t.read("username", d.username, maybe(name)),
         token_file: t.read("token_file", d.token_file, maybe(secret_file)),
     };
-    if t.said("token_env", maybe(name)).flatten().is_some() {
-        let why = "ignored, for slurmd passes no environment; `slurm.token_file` names a file instead";
-        t.note("token_env", why);
-    }
+    let why = "ignored, for slurmd passes no environment; `slurm.token_file` names a file instead";
+    t.ignored("token_env", maybe(name), why);
     rest_notes(&mut t, &slurm);
     t.finish();
     slurm
@@ -304,12 +302,8 @@ fn slack(mut t: Table<'_, '_>, d: Slack) -> Slack {
         ca_file: t.read("ca_file", d.ca_file, maybe(file)),
         min_verdict: t.read("min_verdict", d.min_verdict, word(VERDICTS)),
     };
-    if t.said("webhook_env", maybe(name)).flatten().is_some() {
-        t.note(
-            "webhook_env",
-            "ignored, for slurmd passes no environment; `slack.webhook_file` names a file instead",
-        );
-    }
+    let why = "ignored, for slurmd passes no environment; `slack.webhook_file` names a file instead";
+    t.ignored("webhook_env", maybe(name), why);
     t.finish();
     slack
 }
@@ -335,11 +329,8 @@ fn metrics(mut t: Table<'_, '_>, d: Metrics) -> Metrics {
 
 /// Keys of the older daemon that mean nothing to a program slurmd starts anew each time.
 fn daemon(t: &mut Table<'_, '_>) {
-    if t.said("interval", duration(SECOND..=LONGEST)).is_some() {
-        t.note("interval", "ignored; the cadence is `HealthCheckInterval` in slurm.conf");
-    }
-    if t.said("metrics_addr", maybe(text)).flatten().is_some() {
-        let why = "ignored, for nothing listens; `metrics.textfile` names a file instead";
-        t.note("metrics_addr", why);
-    }
+    let why = "ignored; the cadence is `HealthCheckInterval` in slurm.conf";
+    t.ignored("interval", |node| duration(SECOND..=LONGEST)(node).map(Some), why);
+    let why = "ignored, for nothing listens; `metrics.textfile` names a file instead";
+    t.ignored("metrics_addr", maybe(text), why);
 }

@@ -72,6 +72,8 @@ pub(super) struct Table<'t, 'c> {
     at: Option<usize>,
     entries: &'t [Entry<'t>],
     asked: Vec<&'static str>,
+    /// Those of them that mean nothing any more: no hint names them.
+    ignored: Vec<&'static str>,
 }
 
 impl<'t, 'c> Table<'t, 'c> {
@@ -97,7 +99,7 @@ impl<'t, 'c> Table<'t, 'c> {
                 check.fail(Some(entry.at), &join(&path, &shown(&entry.key)), "said twice".to_owned(), hint);
             }
         }
-        Table { check, path, at: node.map(|n| n.at), entries, asked: Vec::new() }
+        Table { check, path, at: node.map(|n| n.at), entries, asked: Vec::new(), ignored: Vec::new() }
     }
 
     /// The value said for `key`, if any; the key counts as known from here on.
@@ -125,6 +127,19 @@ impl<'t, 'c> Table<'t, 'c> {
                 tell(self.check, &join(&self.path, key), bad);
                 None
             }
+        }
+    }
+
+    /// A key that means nothing here any more, and why; where it is said its value is looked at as any.
+    pub fn ignored<T>(
+        &mut self,
+        key: &'static str,
+        reader: impl Fn(&Node<'t>) -> Result<Option<T>, Bad>,
+        why: &str,
+    ) {
+        self.ignored.push(key);
+        if self.said(key, reader).flatten().is_some() {
+            self.note(key, why);
         }
     }
 
@@ -181,10 +196,16 @@ impl<'t, 'c> Table<'t, 'c> {
 
     /// Every key that nobody asked for is unknown.
     pub fn finish(self) {
+        let named: Vec<_> = self.asked.iter().copied().filter(|key| !self.ignored.contains(key)).collect();
         for entry in self.entries.iter().filter(|e| !self.asked.contains(&e.key.as_ref())) {
-            let allowed = format!("allowed: {}", self.asked.join(", "));
-            let hint = match closest(&entry.key, &self.asked) {
+            let allowed = format!("allowed: {}", named.join(", "));
+            let dotted = entry.key.split_once('.').filter(|(first, _)| named.contains(first));
+            let hint = match closest(&entry.key, &named) {
                 _ if entry.key == "<<" => "merge keys are not read; write the keys out".to_owned(),
+                _ if dotted.is_some() => {
+                    let (first, rest) = dotted.unwrap_or_default();
+                    format!("write it as a table: `{first}: {{ {}: ... }}`", shown(rest))
+                }
                 Some(meant) => format!("did you mean `{meant}`? {allowed}"),
                 None => allowed,
             };

@@ -65,6 +65,14 @@ fn wrong<T>(node: &Node<'_>, allowed: impl Into<String>) -> Result<T, Bad> {
     Err(vec![Wrong { at: node.at, index: None, found: found(&node.value), allowed: allowed.into() }])
 }
 
+/// What is allowed, and where the file has it as a text that what it lacks is having no quotes.
+fn unquoted(node: &Node<'_>, allowed: String, fits: impl Fn(&str) -> bool) -> String {
+    match &node.value {
+        Value::Text(text) if fits(text) => format!("{allowed}, without quotes"),
+        _ => allowed,
+    }
+}
+
 /// One of some words.
 pub(super) fn word<'w, T: Copy>(words: &'w [(&'static str, T)]) -> impl Fn(&Node<'_>) -> Result<T, Bad> + 'w {
     move |node| {
@@ -81,7 +89,9 @@ pub(super) fn word<'w, T: Copy>(words: &'w [(&'static str, T)]) -> impl Fn(&Node
 pub(super) fn truth(node: &Node<'_>) -> Result<bool, Bad> {
     match node.value {
         Value::Bool(value) => Ok(value),
-        _ => wrong(node, "true or false"),
+        _ => {
+            wrong(node, unquoted(node, "true or false".to_owned(), |text| ["true", "false"].contains(&text)))
+        }
     }
 }
 
@@ -94,7 +104,10 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&Node<'_>) -> Result<
         };
         match number.filter(|n| range.contains(n)) {
             Some(number) => Ok(number),
-            None => wrong(node, format!("a whole number from {} to {}", range.start(), range.end())),
+            None => {
+                let allowed = format!("a whole number from {} to {}", range.start(), range.end());
+                wrong(node, unquoted(node, allowed, |text| text.parse::<i64>().is_ok()))
+            }
         }
     }
 }
@@ -109,7 +122,10 @@ pub(super) fn real(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<f
         };
         match number.filter(|n| range.contains(n)) {
             Some(number) => Ok(number),
-            None => wrong(node, format!("a number from {} to {}", range.start(), range.end())),
+            None => {
+                let allowed = format!("a number from {} to {}", range.start(), range.end());
+                wrong(node, unquoted(node, allowed, |text| text.parse::<f64>().is_ok()))
+            }
         }
     }
 }

@@ -199,6 +199,8 @@ pub struct State {
     pub folder: PathBuf,
     /// Whether that is the node's own.
     pub made: bool,
+    /// What is there is a folder.
+    pub is_folder: bool,
     /// Who could change it.
     pub changeable: Look<Option<String>>,
     /// The disk.
@@ -468,6 +470,7 @@ fn state(place: &Place, now: &Now) -> State {
     let folder = files::nearest(&place.dir).to_owned();
     State {
         made: folder == place.dir,
+        is_folder: folder.is_dir(),
         changeable: files::changeable(&folder),
         disk: files::disk(&place.dir),
         ledger_bytes: files::facts(&place.dir.join("ledger.db")).is().map_or(0, |file| file.size),

@@ -1,6 +1,7 @@
 //! What a look at a site has come to: a line for each thing that was looked at, as text and as JSON. What could not be
 //! looked at has a word of its own: it is never `ok`.
 
+use crate::screen::{Ink, Screen};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::Path;
@@ -172,7 +173,7 @@ impl Report {
 
     /// For people: a line each, what mends it beneath, and a line of numbers. What could not be looked at for one cause is
     /// one line.
-    pub fn text(&self) -> String {
+    pub fn text(&self, screen: &Screen) -> String {
         let mut text = String::new();
         for (n, line) in self.lines.iter().enumerate() {
             let same: Vec<&Line> = self.lines.iter().filter(|other| line.is_told_with(other)).collect();
@@ -180,13 +181,13 @@ impl Report {
                 if !self.lines[..n].iter().any(|earlier| line.is_told_with(earlier)) {
                     let checks: Vec<&str> = same.iter().map(|line| line.check).collect();
                     let words = format!("{}; not looked at: {}", line.found, checks.join(", "));
-                    text += &printable(&format!("{:<8} {words}", line.level.word()));
+                    text += &told(screen, line.level, &words);
                 }
                 continue;
             }
             let Line { check, level, found, means, change } = line;
             let means = if means.is_empty() { String::new() } else { format!("; {means}") };
-            text += &printable(&format!("{:<8} {check}: {found}{means}", level.word()));
+            text += &told(screen, *level, &format!("{check}: {found}{means}"));
             for change in change {
                 text += &printable(&format!("         {change}"));
             }
@@ -219,7 +220,17 @@ impl Report {
     }
 }
 
-/// One line for a terminal: what files say may hold anything.
+/// What was found, beside how it stands.
+fn told(screen: &Screen, level: Level, words: &str) -> String {
+    let ink = match level {
+        Level::Ok => Ink::Plain,
+        Level::Unknown | Level::Warning => Ink::Notice,
+        Level::Fault => Ink::Bad,
+    };
+    screen.paragraph(ink, &format!("{:<9}", level.word()), words)
+}
+
+/// One line for a terminal, unbroken, for it is to be copied: what files say may hold anything.
 fn printable(line: &str) -> String {
     let shown =
         |c: char| if (' '..='~').contains(&c) { c.to_string() } else { c.escape_default().to_string() };
@@ -248,9 +259,9 @@ mod tests {
         ] {
             assert_eq!(report(levels).exit_status(), want, "{levels:?}");
         }
-        let text = report(&[Ok, Warning, Unknown, Fault]).text();
+        let text = report(&[Ok, Warning, Unknown, Fault]).text(&Screen::UNBROKEN);
         assert!(text.ends_with("1 ok, 1 unknown, 1 warning, 1 fault\n"), "{text}");
-        let text = report(&[Warning, Fault, Fault]).text();
+        let text = report(&[Warning, Fault, Fault]).text(&Screen::UNBROKEN);
         assert!(text.ends_with("0 ok, 0 unknown, 1 warning, 2 faults\n"), "{text}");
     }
 
@@ -272,7 +283,7 @@ mod tests {
                     unknown  c: no answer; it is not known\nunknown  e: no answer; it is not known\n\
                     unknown  d: no file; it is not known\n         run: true\n\
                     1 ok, 6 unknown, 0 warnings, 0 faults\n";
-        assert_eq!(report.text(), want);
+        assert_eq!(report.text(&Screen::UNBROKEN), want);
         assert_eq!(report.json()["lines"].as_array().map(Vec::len), Some(7));
     }
 
@@ -289,7 +300,7 @@ mod tests {
         let want = "fault    slot: not \\u{1b}[31mset\\n; nothing runs\n         in /etc/slurm/slurm.conf, line 7: A=1\n\
                     \x20        in /etc/slurm/slurm.conf, a new line: B=2\n\
                     \x20        in x, line 3: C=3 in place of C=4\n         run: true\nok       b: c\n1 ok, 0 unknown, 0 warnings, 1 fault\n";
-        assert_eq!(report.text(), want);
+        assert_eq!(report.text(&Screen::UNBROKEN), want);
         let json = report.json();
         assert_eq!(json["schema"], "gpu-reaper-hc/doctor/1");
         assert_eq!(json["lines"][0]["change"][0]["line"], 7);

@@ -275,8 +275,8 @@ fn silence(found: &Found, check: &'static str) -> Vec<Line> {
             vec![Line::unknown(check, silence.to_string(), means).mended_by([Change::run("scontrol ping")])]
         }
         (Err(silence), Err(why)) => {
-            let means =
-                "nothing of slurm.conf is known: name it by SLURM_CONF, or look as root where slurmd runs";
+            let means = "nothing of slurm.conf is known: name it by `slurm.conf` in our configuration (a run has no SLURM_CONF), or look as \
+                 root where slurmd runs";
             vec![Line::unknown(check, format!("{why}, and {silence}"), means)]
         }
         (Ok(_), Err(why)) => {

@@ -30,8 +30,19 @@ pub fn folder(found: &Found) -> Vec<Line> {
     let shown = state.folder.display();
     let what = match state.made || matches!(state.disk, Look::Unknown(_)) {
         true => format!("`{shown}`"),
+        false if state.folder == found.config.state_dir => {
+            format!("`{asked}`; this node's folder is to be made in it")
+        }
         false => format!("`{asked}`, to be made in `{shown}`"),
     };
+    if !state.is_folder {
+        let mend = Change::run(format!("mv {shown} {shown}.old"));
+        let what = format!("`{shown}` is no folder");
+        return vec![
+            Line::fault(CHECK, what, "no run can keep anything: none judges or does anything")
+                .mended_by([mend]),
+        ];
+    }
     let disk = match &state.disk {
         Look::Is(disk) => disk,
         Look::NotThere => return vec![Line::unknown(CHECK, what, "its disk could not be looked at")],
@@ -297,6 +308,12 @@ pub fn channels(found: &Found) -> Vec<Line> {
                 Line::unknown(CHECK, format!("`{key}`: {why}"), "whether root may use it is not known")
             }
             Err(why) => {
+                if !channel.file.exists() {
+                    let means = "no message goes there until it is";
+                    let write = format!("write it, then: chown root:root {file}");
+                    return Line::fault(CHECK, format!("`{key}`: {why}"), means)
+                        .mended_by([Change::run(write)]);
+                }
                 let mode = if key.starts_with("slack") { "0600" } else { "0755" };
                 let mend = Change::run(format!("chown root:root {file} && chmod {mode} {file}"));
                 Line::fault(CHECK, format!("`{key}`: {why}"), "no message goes there until it is mended")
@@ -352,9 +369,10 @@ mod tests {
 
     #[test]
     fn the_ledger_wants_a_local_disk_of_roots_with_room() {
-        let table: [Case; 11] = [
+        let table: [Case; 12] = [
             ("right", &|_| {}, Level::Ok, "ext4"),
             ("to be made", &|f| state(f).made = false, Level::Ok, "root's alone"),
+            ("a file", &|f| state(f).is_folder = false, Level::Fault, "is no folder"),
             ("nfs", &|f| disk(f).magic = 0x6969, Level::Fault, "a local disk is needed"),
             ("lustre", &|f| disk(f).magic = 0x0BD0_0BD0, Level::Fault, "a local disk is needed"),
             ("memory", &|f| disk(f).magic = 0x0102_1994, Level::Warning, "lost at each boot"),

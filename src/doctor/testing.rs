@@ -85,6 +85,7 @@ pub fn right() -> Found {
         state: Some(State {
             folder: "/var/lib/gpu-reaper-hc/n1".into(),
             made: true,
+            is_folder: true,
             changeable: Look::Is(None),
             disk: Look::Is(Disk {
                 folder: "/var/lib/gpu-reaper-hc/n1".into(),

@@ -35,7 +35,7 @@ pub fn answer(answer: &Answer, id: &str, screen: &Screen) -> String {
             line(&format!("job {id} is known to node {node} of this host: ask with --node {node}"))
         }
         Answer::Unknown { node, ledger, begun } => {
-            let mut out = line(&format!("job {id} is not known here, to node {node}"));
+            let mut out = line(&format!("job {id} is not known to node {node}"));
             let looked =
                 format!("{ledger}, begun {}, and the ledgers of other nodes on this host", begun.rfc3339());
             out += &screen.paragraph(Ink::Plain, "looked at  ", &looked);
@@ -55,10 +55,6 @@ fn page_of(case: &StoredCase) -> Option<String> {
 
 /// Where to look for a job that is not known here.
 fn to_try(id: &str) -> String {
-    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+".contains(&b));
-    if !plain {
-        return "an id as Slurm prints it: 130, 123_4, 200+1, or a SLUID".to_owned();
-    }
     let by_number = match id.contains(['_', '+']) {
         true => "; and its raw job id, which %A shows, in place of this form",
         false => "",
@@ -142,7 +138,7 @@ fn closed(file: &Path) -> Option<String> {
     let name = |id: u32, kind: &str| if id == 0 { "root".to_owned() } else { format!("{kind} {id}") };
     let (user, group, mode) = (name(closed.uid(), "uid"), name(closed.gid(), "gid"), closed.mode() & 0o7777);
     Some(format!(
-        "ledger `{}`: permission denied: `{}` has mode {mode:04o}, user {user}, group {group}; ask one of them",
+        "ledger `{}`: permission denied: `{}` has mode {mode:04o}, user {user}, group {group}; only these may read it",
         file.display(),
         shut.display()
     ))

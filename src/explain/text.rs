@@ -215,7 +215,7 @@ fn next(page: &mut Page, told: &Told) {
     let withheld = |verdict: Verdict| told.withheld.iter().any(|w| w.deed == verdict.into());
     let words = match &told.next {
         Some(next) if next.in_ms == 0 && withheld(next.verdict) => {
-            format!("{}, as soon as nothing withholds it", next.verdict)
+            format!("{} is due, and done once nothing withholds it", next.verdict)
         }
         Some(next) => {
             let when = match next.in_ms {
@@ -228,7 +228,8 @@ fn next(page: &mut Page, told: &Told) {
         }
         None => match told.withheld.last() {
             Some(w) if w.deed > Deed::Alert => {
-                format!("no later stage; {}, as soon as nothing withholds it", deed_word(w.deed))
+                let deed = deed_word(w.deed);
+                format!("{deed} is due, and done once nothing withholds it; no later stage")
             }
             _ => "no later stage".to_owned(),
         },
@@ -265,7 +266,7 @@ fn clears(told: &Told, finding: &Finding) -> String {
 fn guards(page: &mut Page, told: &Told) {
     page.head("Guards: each can only hold a verdict or a deed back");
     let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
-    let mut rows = vec![(Ink::Strong, row(["guard", "holds", "saw", "limit"]))];
+    let mut rows = vec![(Ink::Strong, row(["guard", "holds back", "saw", "limit"]))];
     for g in &told.assessment.guards {
         let (holds, ink) = if g.held { ("yes", Ink::Notice) } else { ("no", Ink::Plain) };
         rows.push((ink, row([g.name.word(), holds, &g.saw, &g.limit])));

@@ -72,7 +72,7 @@ impl Free {
     pub fn words(&self) -> String {
         match self {
             Free::Reclaimable => format!("reclaimable: empty in {LOOKS} looks"),
-            Free::NotSettled(looks) => format!("free, not settled: {looks} of {LOOKS} looks"),
+            Free::NotSettled(looks) => format!("free, empty in {looks} of {LOOKS} looks"),
             Free::Doubted(doubt) => doubt.words(),
         }
     }
@@ -199,12 +199,12 @@ mod tests {
         let reclaimable = "reclaimable: empty in 3 looks";
         let table = [
             (at(&[]), "free, no look at it yet"),
-            (at(&[0]), "free, not settled: 1 of 3 looks"),
-            (at(&[0, 1]), "free, not settled: 2 of 3 looks"),
+            (at(&[0]), "free, empty in 1 of 3 looks"),
+            (at(&[0, 1]), "free, empty in 2 of 3 looks"),
             (at(&[0, 1, 2]), reclaimable),
             (at(&[3, 6, 9]), reclaimable),
-            (at(&[0, 1, 5]), "free, not settled: 2 of 3 looks"),
-            (at(&[0, 4, 5]), "free, not settled: 1 of 3 looks"),
+            (at(&[0, 1, 5]), "free, empty in 2 of 3 looks"),
+            (at(&[0, 4, 5]), "free, empty in 1 of 3 looks"),
             (at(&[4, 5, 6]), "free, last seen 4 m ago"),
         ];
         for (looks, want) in table {
@@ -213,9 +213,9 @@ mod tests {
         for place in [1, 2] {
             let mut looks = at(&[0, 1, 2]);
             looks[place].was_held = true;
-            assert_eq!(of(&looks), format!("free, not settled: {place} of 3 looks"));
+            assert_eq!(of(&looks), format!("free, empty in {place} of 3 looks"));
             looks[place] = ago(place as i64, Observation::absent(Absence::DeadlinePassed));
-            assert_eq!(of(&looks), format!("free, not settled: {place} of 3 looks"), "absent is not empty");
+            assert_eq!(of(&looks), format!("free, empty in {place} of 3 looks"), "absent is not empty");
         }
     }
 

@@ -72,6 +72,17 @@ impl Folder {
     }
 }
 
+/// Takes away what a process that is interrupted leaves of its folders.
+pub fn sweep() {
+    let prefix = format!("gpu-reaper-hc.{}.", std::process::id());
+    let all = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    let own = all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    own.for_each(|entry| {
+        // A step that is still at work may write while it goes.
+        let _ = (0..3).find(|_| fs::remove_dir_all(entry.path()).is_ok());
+    });
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);

@@ -3,6 +3,7 @@
 use super::{Drain, Part, Status, Unit, part, withheld};
 use crate::explain::{Told, text::verdict};
 use crate::policy::attribution::Holder;
+use crate::policy::fault::Kind;
 use crate::policy::free::Free;
 use crate::reading::{Absence, Reading};
 use crate::screen::{Ink, Screen};
@@ -48,9 +49,15 @@ fn head(status: &Status, screen: &Screen) -> String {
     }
     for fault in &status.faults {
         let taken = fault.acked_by.as_ref().map_or(String::new(), |by| format!(" (acknowledged by {by})"));
-        let words = format!("{}{taken} since {}: {}", fault.kind, fault.opened.rfc3339(), fault.detail);
+        let since = fault.opened.rfc3339();
+        // What is no kind of fault is a trouble of the collector: nobody can take that on, it ends by itself.
+        let (label, what) = match Kind::from_word(&fault.kind) {
+            Some(kind) => (format!("fault {}", fault.id), kind.word()),
+            None => ("note".to_owned(), "the GPUs cannot be read"),
+        };
+        let words = format!("{what}{taken} since {since}: {}", fault.detail);
         let ink = if taken.is_empty() { Ink::Bad } else { Ink::Notice };
-        out += &screen.paragraph(ink, &format!("{:<11}", format!("fault {}", fault.id)), &words);
+        out += &screen.paragraph(ink, &format!("{label:<11}"), &words);
     }
     out
 }
@@ -58,7 +65,7 @@ fn head(status: &Status, screen: &Screen) -> String {
 fn last_run(status: &Status) -> (Ink, String) {
     let often = match status.cadence {
         Reading::Measured(cadence) => format!("one every {}", human_ms(cadence.median_ms)),
-        Reading::Absent(_) => "how often they come is not known yet".to_owned(),
+        Reading::Absent(_) => "how often runs come is not known yet".to_owned(),
     };
     let Some(look) = &status.newest else {
         let last = match status.last_run {

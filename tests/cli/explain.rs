@@ -27,12 +27,20 @@ fn harmless(text: &str) -> bool {
 fn an_unknown_job_is_14_by_every_form_of_its_id() {
     let node = Node::without_driver();
     assert_eq!(node.hook("prolog", "1", &[]).status, Some(0));
-    // A variable of a script that was not set.
-    assert_eq!(node.call(&["--explain", ""]).status, Some(2));
-    for id in ["130", "123_4", "200+1", "s5K1KKYAYG5D00", "0", "123_[1-4]", "4294967296", HOSTILE] {
+    // What names no one job: a variable of a script that was not set, a name, a step, tasks that still wait.
+    for id in ["", "train", "0", "123_[1-4]", "4242.0", "-1", HOSTILE] {
+        let said = node.call(&["explain", "--json", "--", id]);
+        assert_eq!((said.status, said.out.as_str()), (Some(2), ""), "{id:?}");
+        assert!(
+            said.line().contains("is no job id; expected one as Slurm prints it: 130, 123_4"),
+            "{said:?}"
+        );
+        assert!(harmless(&said.err), "{said:?}");
+    }
+    for id in ["130", "123_4", "200+1", "s5K1KKYAYG5D00", "4294967296"] {
         let told = node.call(&["--explain", id]);
         assert_eq!((told.status, told.err.as_str()), (Some(14), ""), "{id:?}");
-        assert!(told.out.starts_with("job ") && told.out.contains(" is not known here"), "{told:?}");
+        assert!(told.out.starts_with("job ") && told.out.contains(" is not known to node n1"), "{told:?}");
         assert!(harmless(&told.out), "{told:?}");
         let (status, page) = json(&node, id);
         assert_eq!(

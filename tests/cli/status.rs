@@ -140,14 +140,14 @@ fn a_gpu_of_nobody_is_given_away_after_three_empty_looks_and_what_is_not_readabl
     let said = |index: &str| line(&text(&cluster.node), index);
     for looks in ["1", "2"] {
         run(&cluster);
-        assert!(said("0").ends_with(&format!("free, not settled: {looks} of 3 looks")), "{}", said("0"));
+        assert!(said("0").ends_with(&format!("free, empty in {looks} of 3 looks")), "{}", said("0"));
     }
     run(&cluster);
     assert!(said("0").ends_with("reclaimable: empty in 3 looks"), "{}", said("0"));
     cluster.show(&cards(&[Blind, Empty, Leak]));
     run(&cluster);
     let page = text(&cluster.node);
-    assert!(line(&page, "1").ends_with("free, not settled: 1 of 3 looks"), "{page}");
+    assert!(line(&page, "1").ends_with("free, empty in 1 of 3 looks"), "{page}");
     assert!(line(&page, "0").contains("  -  ") && line(&page, "2").contains("(leak?)"), "{page}");
     let why = "not readable (not supported by this GPU or driver): utilization of GPU 0";
     assert!(page.replace("\n           ", " ").contains(why), "{page}");

@@ -17,7 +17,7 @@ impl Kind {
         let (inputs, faulty_if) = match self {
             Kind::DriverUnresponsive => (
                 "the worker's deadline, a worker that is stuck",
-                "no look at the GPUs ends, and they stay initialised between looks",
+                "looks at the GPUs do not end, and it is no slow start: something keeps them initialised",
             ),
             Kind::DriverNotLoaded => ("/proc/driver/nvidia, the PCI bus", "there are GPUs and no driver"),
             Kind::DriverMismatch => ("the library's start", "kernel module and library differ in version"),
