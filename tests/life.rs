@@ -303,6 +303,38 @@ fn registrations_of_a_boot_that_a_crash_ended_claim_nothing() {
 }
 
 #[test]
+fn what_a_page_says_of_a_finding_does_not_move_with_the_moment_at_which_it_is_asked() {
+    let mut node = node();
+    node.config.rules.stages = config::defaults().rules.stages;
+    node.prolog(50, "0,1");
+    node.runs(30, &[of(50), of(50)]);
+    let says = |node: &Node| explain::json::answer(&node.explain("50"), "50");
+    let first = says(&node);
+    node.now =
+        Now { boot: BootMs(node.now.boot.0 + 20_000), wall: WallMs(node.now.wall.0 + 20_000), ..node.now };
+    let later = says(&node);
+    for field in ["since", "established", "wasted_gpu_hours"] {
+        assert!(first[field].is_string() || first[field].is_number(), "{field}: {first}");
+        assert_eq!(first[field], later[field], "{field}");
+    }
+    assert_eq!(first["findings"][0]["established"], first["established"], "as the ledger has it");
+    let in_s = |page: &serde_json::Value| page["next"]["in_s"].as_i64().unwrap();
+    assert_eq!(in_s(&first) - in_s(&later), 20, "the moment of the next stage stays");
+    assert_eq!(first["next"]["withheld_by"], "mode is observe");
+    // Once it is over the page still tells of it.
+    node.now = Now {
+        boot: BootMs(node.now.boot.0 + 3_600_000),
+        wall: WallMs(node.now.wall.0 + 3_600_000),
+        ..node.now
+    };
+    node.runs(2, &[of(50), of(50)]);
+    let Answer::Told(told) = node.explain("50") else { panic!("registered") };
+    let page = explain::text::page(&told, &gpu_reaper_hc::screen::Screen::UNBROKEN);
+    let line = page.lines().find(|line| line.starts_with("earlier ")).unwrap_or_else(|| panic!("{page}"));
+    assert!(line.contains("hung, ") && line.contains(", ended: samples were missing"), "{line}");
+}
+
+#[test]
 fn a_clock_that_steps_changes_neither_ages_nor_windows() {
     // prometheus/blackbox_exporter#38 (CK-01), rdkcentral/rdkservices#3918 (CK-02), eomnl/sas-jobmon#6 (CK-03).
     for step_ms in [3 * 3_600_000, -7 * 3_600_000, -20_000 * DAY_MS] {

@@ -44,6 +44,7 @@ pub fn page(told: &Told, screen: &Screen) -> String {
     for xid in &told.xids {
         page.say(Ink::Notice, "driver", xid);
     }
+    earlier(&mut page, told);
     deeds(&mut page, told);
     if told.ended.is_none() {
         next(&mut page, told);
@@ -158,6 +159,27 @@ fn found(page: &mut Page, told: &Told, finding: &Finding) {
     let by = finding.capped_by.as_ref();
     let by = by.map_or(String::new(), |(guard, why)| format!(": {why} (`{}`)", guard.word()));
     page.say(Ink::Plain, "may bring", &format!("{} at most{by}", finding.cap));
+}
+
+/// Findings that are over, the latest of them.
+fn earlier(page: &mut Page, told: &Told) {
+    const MOST: usize = 3;
+    let over: Vec<_> = told.findings.iter().filter_map(|row| Some((row, row.closed.as_ref()?))).collect();
+    let left_out = over.len().saturating_sub(MOST);
+    if left_out > 0 {
+        page.say(Ink::Plain, "earlier", &format!("{left_out} findings before these (with --json)"));
+    }
+    for (row, (how, at)) in &over[left_out..] {
+        let cost = row.wasted.measured().map_or(String::new(), |h| format!("; {:.1} GPU-hours", h.hours()));
+        let (signature, since, at) = (&row.signature, row.since_wall.rfc3339(), at.rfc3339());
+        let how = match how.as_str() {
+            "alive" => "work was seen",
+            "lost" => "samples were missing, or could not say",
+            "exempt" => "the job became exempt",
+            other => other,
+        };
+        page.say(Ink::Plain, "earlier", &format!("{signature}, {since} to {at}, ended: {how}{cost}"));
+    }
 }
 
 /// A deed in a word that needs no other.
