@@ -44,7 +44,8 @@ pub struct Event {
     pub mode: &'static str,
     /// What it is about: alert, drain, warn, cancel or requeue.
     pub verdict: &'static str,
-    /// How a deed ended: done, failed or unknown; of a drain that somebody has to lift: stays.
+    /// How a deed ended: done, failed or unknown; of a drain that somebody has to lift: stays; of one
+    /// that is gone: lifted.
     pub outcome: Option<&'static str>,
     /// The guard that held a deed back, where one did.
     pub guard: Option<&'static str>,

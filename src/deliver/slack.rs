@@ -141,6 +141,7 @@ fn headline(event: &Event) -> String {
         (What::Fault, "alert", _) => "Node fault".to_owned(),
         (What::FaultOver, ..) => "Node fault over".to_owned(),
         (_, "drain", Some("done")) => "Node drained".to_owned(),
+        (_, "drain", Some("lifted")) => "Drain lifted".to_owned(),
         (_, "cancel", Some("done")) => "Job cancelled".to_owned(),
         (_, "requeue", Some("done")) => "Job requeued".to_owned(),
         (_, _, Some("unknown")) => format!("{verdict} asked for, not seen to be done"),

@@ -4,7 +4,7 @@
 
 use super::release::{self, ORPHAN, epilog_ended, how_to_lift, may_be_lifted, no_fault, nothing_is_left};
 use super::snapshot::Snapshot;
-use super::{Setting, Trouble, UNKNOWN_INTERVAL_MS};
+use super::{Setting, Trouble, UNKNOWN_INTERVAL_MS, tell as people};
 use crate::act::{self, Desk, Ending, Lift};
 use crate::ledger::{EpilogOf, FaultRow, Ledger, OpenDrain, Question};
 use crate::lock::Before;
@@ -12,6 +12,7 @@ use crate::model::*;
 use crate::policy::reason::{self, Ours, PREFIX, RunKey};
 use crate::policy::slot::Slot;
 use crate::slurm::{Ask, Listed};
+use crate::units::hash;
 
 /// The question whether there is one.
 const SUBJECT: &str = "orphans";
@@ -141,6 +142,8 @@ fn tell(
             None => format!("to lift it: `scontrol update nodename={} state=undrain`", setting.place.node),
         };
         tracing::warn!("{detail}; {lift}");
+        let thread = format!("orphan {}", hash(&orphan.reason));
+        people::drain_stays(setting, &thread, &format!("{detail}; {lift}"), ledger);
     }
     Ok(())
 }

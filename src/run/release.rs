@@ -134,12 +134,12 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
         Ending::Ended(_, words) => {
             ledger.unanswered(&deeds::back_off(&job, Deed::Drain), setting.now)?;
             close_notes(setting, drain, ledger)?;
-            tracing::warn!(
-                job = drain.job.get(),
-                shown,
+            let words = format!(
                 "our drain for job {shown} is withdrawn: others drained at the same time, and with it the limit over \
                  the cluster was overshot: {words}"
             );
+            tracing::warn!(job = drain.job.get(), shown, "{words}");
+            tell::drain_lifted(setting, drain, &words, ledger);
             Ok(true)
         }
     }
@@ -221,7 +221,9 @@ pub(super) fn gone(
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
     let job = drain.job.get();
-    tracing::warn!(job, "our drain for job {job} is lifted: {words}");
+    let words = format!("our drain for job {job} is lifted: {words}");
+    tracing::warn!(job, "{words}");
+    tell::drain_lifted(setting, drain, &words, ledger);
     close_notes(setting, drain, ledger)
 }
 
@@ -277,7 +279,7 @@ fn tell_it_stays(
     let job = drain.job.get();
     let words = format!("our drain for job {job} stays: {why}; {}", how_to_lift(setting));
     tracing::warn!(job, "{words}");
-    tell::drain_stays(setting, drain.action.id, &words, ledger);
+    tell::drain_stays(setting, &tell::of_drain_row(drain.action.id), &words, ledger);
     Ok(())
 }
 

@@ -8,7 +8,9 @@ use super::{Setting, questions};
 use crate::config::Config;
 use crate::deliver::event::{Broken, Event, Next, Seen, Unit, What};
 use crate::deliver::{Delivery, exec, slack};
-use crate::ledger::{Actor, FaultRow, Ledger, LedgerError, Letter, MOST_WAITING, Question, Tally};
+use crate::ledger::{
+    Actor, FaultRow, FindingRow, Ledger, LedgerError, Letter, MOST_WAITING, OpenDrain, Question, Tally,
+};
 use crate::lock::RunLock;
 use crate::model::*;
 use crate::policy::{Finding, Guard, stage};
@@ -286,26 +288,58 @@ pub(super) fn over(setting: &Setting, job: &JobRun, words: &str, ledger: &mut Le
     warn_of(recovered((setting.config, &setting.place.node, setting.now), job, words, ledger));
 }
 
-/// A drain of ours is not lifted, and somebody has to. Each node speaks for its own.
-pub(super) fn drain_stays(setting: &Setting, action: i64, words: &str, ledger: &mut Ledger) {
+/// A drain of ours is not lifted, and somebody has to. Each node speaks for its own. `thread`: that of the drain.
+pub(super) fn drain_stays(setting: &Setting, thread: &str, words: &str, ledger: &mut Ledger) {
     if !anybody(setting.config) {
         return;
     }
+    let event = of_drain(setting, "stays", words, "gpu-reaper-hc release");
+    queue(setting, (thread, "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
+}
+
+/// A drain of ours is gone: whoever was told that it was made, or that it stays, is told.
+pub(super) fn drain_lifted(setting: &Setting, drain: &OpenDrain, words: &str, ledger: &mut Ledger) {
+    if !anybody(setting.config) {
+        return;
+    }
+    let event = of_drain(setting, "lifted", words, &format!("gpu-reaper-hc --explain {}", drain.job));
+    let findings = or_nobody_is_told(ledger.findings_of(drain.job_run));
+    let thread = of_drain_row(drain.action.id);
+    for channel in Channel::ALL {
+        let word = channel.word();
+        let made = |row: &FindingRow| {
+            let told = or_nobody_is_told(ledger.told_in(&format!("{word} {}", of_finding(row.id))));
+            told.iter().any(|stage| stage == Deed::Drain.word())
+        };
+        let knows = findings.iter().any(made)
+            || !or_nobody_is_told(ledger.told_in(&format!("{word} {thread}"))).is_empty();
+        if channel.least(setting.config).is_some() && knows {
+            let subject = format!("{word} {thread} lifted");
+            warn_of(put(setting.now, &subject, &channel.body(&event), setting.now.boot, ledger));
+        }
+    }
+}
+
+/// The thread of a drain, by its row.
+pub(super) fn of_drain_row(action: i64) -> String {
+    format!("drain {action}")
+}
+
+fn of_drain(setting: &Setting, outcome: &'static str, words: &str, explain: &str) -> Event {
     let (node, enforces) = (&setting.place.node, setting.config.mode().enforces());
-    let event = Event {
+    Event {
         verdict: Deed::Drain.word(),
-        outcome: Some("stays"),
+        outcome: Some(outcome),
         words: words.to_owned(),
-        explain: "gpu-reaper-hc release".to_owned(),
+        explain: explain.to_owned(),
         ..Event::of(What::Deed, node, enforces, setting.now)
-    };
-    queue(setting, (&format!("drain {action}"), "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
+    }
 }
 
 /// What cannot be read costs a message, never what a run or an Epilog still has to do.
 fn or_nobody_is_told<T>(read: Result<Vec<T>, LedgerError>) -> Vec<T> {
     read.unwrap_or_else(|why| {
-        tracing::warn!("{why}; a message about a fault is not sent");
+        tracing::warn!("{why}; a message about it is not sent");
         Vec::new()
     })
 }

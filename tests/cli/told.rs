@@ -190,6 +190,32 @@ fn a_drain_that_nobody_but_a_person_will_lift_is_told() {
 }
 
 #[test]
+fn who_was_told_of_a_drain_is_told_that_it_is_lifted() {
+    let story = "
+samples:
+  - { from: -130m, to: -31m, every: 1m, util: 97%, memctl: 40%, memory: 61GiB, processes: 2, power: 620W }
+  - { from: -30m30s, to: 3m, every: 45s, util: 0%, memory: 61GiB, processes: 2, power: 118W }
+  - { from: 4m, to: 9m, every: 1m, util: 97%, memctl: 40%, memory: 61GiB, processes: 2, power: 620W }
+";
+    let hook = WebHook::new();
+    let config = |verdict: &str| {
+        format!(
+            "mode: enforce, limits: {{ spread: 0s }}, stages: [{{ after: 0m, verdict: alert }}, \
+             {{ after: 0m, verdict: drain }}], {}",
+            slack(&hook, verdict)
+        )
+    };
+    play(&config(""), "started: -130m", story, |_| {});
+    let starts: Vec<String> =
+        heads(&hook).iter().map(|head| head.split(':').next().unwrap().to_owned()).collect();
+    assert_eq!(starts, ["*Alert*", "*Node drained*", "*Over*", "*Drain lifted*"]);
+    let text = hook.heard().pop().unwrap();
+    assert!(text.contains("our drain for job 4242 is lifted: ") && text.contains(" on `n1`"), "{text}");
+    play(&config(", min_verdict: cancel"), "started: -130m", story, |_| {});
+    assert_eq!(hook.heard().len(), 4, "who was told of nothing is told of nothing");
+}
+
+#[test]
 fn faults_of_the_node_are_told_where_the_site_wants_that_and_not_by_all_nodes_at_once() {
     let story = "
 samples:
