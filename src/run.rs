@@ -12,6 +12,7 @@ pub mod machine;
 mod metrics;
 pub mod orphans;
 pub mod owners;
+mod post;
 pub mod questions;
 pub mod release;
 pub mod snapshot;
@@ -204,7 +205,7 @@ fn under_lock(
     let left = snapshot.gpus.measured().is_none() || amiss.any || drained;
     amiss.words.extend(orphans);
     metrics::write(setting, &snapshot, &cases, &mut ledger);
-    tell::deliver(setting, lock, &mut ledger);
+    post::deliver(setting, lock, &mut ledger);
     Ok((Ended::Ran(cases::summary(&snapshot, &cases, &amiss.words, &ledger)), left, ledger))
 }
 
