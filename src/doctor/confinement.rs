@@ -100,7 +100,11 @@ pub fn accounting(found: &Found) -> Vec<Line> {
         other => other.value().unwrap_or("").to_owned(),
     };
     if storage.is_empty() || storage.ends_with("none") {
-        return vec![Line::ok(CHECK, "no accounting storage", "nobody counts GPU hours here but we")];
+        return vec![Line::ok(
+            CHECK,
+            "no accounting storage",
+            "nothing but this program counts GPU hours here",
+        )];
     }
     let key = found.key("AccountingStorageTRES");
     let value = key.value().unwrap_or("").to_owned();

@@ -47,7 +47,7 @@ pub fn node_state(found: &Found) -> Vec<Line> {
     }
     match (has("alloc"), has("mixed")) {
         (false, false) => {
-            return blind("nodes without any allocated CPU alone are looked at: no running job is ever seen");
+            return blind("slurmd looks only at nodes without an allocated CPU: no running job is ever seen");
         }
         (true, false) => {
             return blind("a GPU job that leaves a CPU free makes its node MIXED, and is never seen");

@@ -428,14 +428,14 @@ fn confs(config: &Config, slurmd: &Slurmd) -> Confs {
             Look::NotThere => Look::NotThere,
             Look::Unknown(why) => Look::Unknown(format!("`{}`: {why}", path.display())),
         },
-        None => Look::Unknown("no slurm.conf was found, so neither where gres.conf would lie".to_owned()),
+        None => Look::Unknown("no slurm.conf was found, and gres.conf lies beside it".to_owned()),
     };
     let cgroup = match beside("cgroup.conf") {
         Some(path) => match Look::of(Conf::read(&path)) {
             Look::Unknown(why) => Look::Unknown(format!("`{}`: {why}", path.display())),
             other => other,
         },
-        None => Look::Unknown("no slurm.conf was found, so neither where cgroup.conf would lie".to_owned()),
+        None => Look::Unknown("no slurm.conf was found, and cgroup.conf lies beside it".to_owned()),
     };
     Confs { told, key, default, used, cgroup, gres }
 }
@@ -470,7 +470,7 @@ fn state(place: &Place, now: &Now) -> State {
     let folder = files::nearest(&place.dir).to_owned();
     State {
         made: folder == place.dir,
-        is_folder: folder.is_dir(),
+        is_folder: std::fs::metadata(&folder).map_or(true, |meta| meta.is_dir()),
         changeable: files::changeable(&folder),
         disk: files::disk(&place.dir),
         ledger_bytes: files::facts(&place.dir.join("ledger.db")).is().map_or(0, |file| file.size),

@@ -219,7 +219,7 @@ fn version(found: &Found) -> Line {
         return Line::unknown(
             CHECK,
             why,
-            "a cancel is bound to its job run in a way that hangs on the version: none is made",
+            "how a cancel is tied to one job run depends on the version: while it is not known nothing is cancelled",
         );
     };
     let what = format!("Slurm {}", show(version));

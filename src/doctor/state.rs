@@ -37,10 +37,14 @@ pub fn folder(found: &Found) -> Vec<Line> {
     };
     if !state.is_folder {
         let mend = Change::run(format!("mv {shown} {shown}.old"));
-        let what = format!("`{shown}` is no folder");
+        let what = format!("`{shown}`");
         return vec![
-            Line::fault(CHECK, what, "no run can keep anything: none judges or does anything")
-                .mended_by([mend]),
+            Line::fault(
+                CHECK,
+                what,
+                "it is no folder: no run can keep anything, and none judges or does anything",
+            )
+            .mended_by([mend]),
         ];
     }
     let disk = match &state.disk {
