@@ -141,9 +141,9 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     let letters = format!(
         "DELETE FROM outbox WHERE (coalesce(sent_wall_ms, queued_wall_ms) < ?1 OR id <= ({newest}))
          AND NOT EXISTS (SELECT 1 FROM finding f WHERE f.closed_wall_ms ISNULL
-             AND subject LIKE '% finding ' || f.id || ' %')
+             AND outbox.subject LIKE '% finding ' || f.id || ' %')
          AND NOT EXISTS (SELECT 1 FROM fault f WHERE f.closed_wall_ms ISNULL
-             AND subject LIKE '% fault ' || f.id || ' %')"
+             AND outbox.subject LIKE '% fault ' || f.id || ' %')"
     );
     tx.execute(&letters, [actions])?;
     // Our drain that still stands is remembered as long as it stands.
@@ -166,4 +166,45 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
     let forgotten = "DELETE FROM unit WHERE last_run < (SELECT min(id) FROM run) - ?1";
     tx.execute(forgotten, [LAG_RUNS])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ledger;
+    use super::super::testing::*;
+    use super::*;
+    use crate::model::RunId;
+
+    #[test]
+    fn who_was_told_of_what_stands_is_known_as_long_as_it_stands() {
+        // Else its end would be told to nobody, and its beginning a second time.
+        let (_dir, mut ledger) = fresh();
+        for (kind, minute) in [("ecc", 0), ("fabric", 1)] {
+            ledger.fault_seen(kind, "GPU-1", "x", RunId(1), &at(minute)).unwrap();
+        }
+        ledger.fault_gone(2, &at(2)).unwrap();
+        for letter in
+            ["slack fault 1 alert", "exec fault 1 alert", "slack fault 2 alert", "slack fault 12 alert"]
+        {
+            ledger.queue_letter(letter, "text", at(3).boot, &at(3)).unwrap();
+        }
+        for n in 0..MOST_LETTERS {
+            ledger.queue_letter(&format!("slack drain {n} stays"), "text", at(4).boot, &at(4)).unwrap();
+        }
+        let prune = |ledger: &mut Ledger, now: &Now| {
+            ledger.write("prune", |tx| small_tables(tx, 1, now, &KEEP)).unwrap();
+        };
+        let known = |ledger: &Ledger| -> Vec<String> {
+            let sql = "SELECT subject FROM outbox WHERE subject LIKE '% fault %' ORDER BY id";
+            let mut found = ledger.conn.prepare(sql).unwrap();
+            found.query_map([], |r| r.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+        };
+        prune(&mut ledger, &at(5));
+        assert_eq!(known(&ledger), ["slack fault 1 alert", "exec fault 1 alert"]);
+        prune(&mut ledger, &at(200 * 24 * 60));
+        assert_eq!(known(&ledger).len(), 2, "however long it stands");
+        ledger.fault_gone(1, &at(200 * 24 * 60)).unwrap();
+        prune(&mut ledger, &at(200 * 24 * 60));
+        assert_eq!(known(&ledger), [""; 0]);
+    }
 }
