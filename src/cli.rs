@@ -150,6 +150,17 @@ pub enum Command {
     Demo,
 }
 
+impl Cli {
+    /// Whether it changes anything outside of its own words.
+    pub fn does_something(&self) -> bool {
+        use Command::*;
+        match &self.command {
+            Some(command) => matches!(command, Prolog | Epilog | Ack { .. } | Keep { .. } | Release),
+            None => self.explain.is_none(),
+        }
+    }
+}
+
 impl Command {
     /// Whether it refuses `--json`: what it says is for people alone, and its exit status says the rest.
     pub fn prints_no_json(&self) -> bool {

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::ledger::{
     CaseFile, FaultRow, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
 };
+use crate::mode::NoPermit;
 use crate::model::*;
 use crate::place::Place;
 use crate::policy::fault;
@@ -61,8 +62,8 @@ pub struct Told {
     pub xids: Vec<String>,
     /// What comes next; `in_ms` from `now` on.
     pub next: Option<Next>,
-    /// Whether the mode lets anything but an alert be done for this job run.
-    pub enforces: bool,
+    /// Why nothing but an alert is done for this job run, whatever it does: the mode, or `enforce_in`.
+    pub not_enforced: Option<String>,
     /// How the job run ended, in words, where this is its case file.
     pub ended: Option<&'static str>,
     /// Other runs of the same job that the ledger knows.
@@ -250,7 +251,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
         findings: ledger.findings_of(id)?,
         xids: ledger.xids_of(id)?.into_iter().map(|row| row.detail).collect(),
         next: None,
-        enforces: asked.config.mode().enforces(),
+        not_enforced: not_enforced(asked, &history.job),
         ended: None,
         other_runs: records.iter().filter(|r| r.run.id != id).map(other_run).collect(),
         gap_ms: limits.as_ref().map_or(GAP_UNKNOWN_MS, |limits| limits.gap_ms),
@@ -263,6 +264,15 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
     told.next = told.finding().and_then(|f| told.due(f, asked).or(told.ahead(f, asked)));
     told.add_stage_guards(asked);
     Ok(told)
+}
+
+/// Why the configuration lets nothing be done for a job run.
+fn not_enforced(asked: &Asked, job: &JobRun) -> Option<String> {
+    let (config, node) = (asked.config, &asked.place.node);
+    config.mode().permit(&config.enforce_in, job, node).err().map(|why| match why {
+        NoPermit::Observe => "mode is observe".to_owned(),
+        NoPermit::Outside(because) => because,
+    })
 }
 
 /// Whether the last run, which saw the processes on the cards, did not take these units for this job's alone.
@@ -361,9 +371,9 @@ impl Told {
     }
 
     /// Why what comes next will not be done, where that is certain already.
-    pub fn next_is_withheld(&self) -> Option<&'static str> {
-        let deed = self.next.as_ref().is_some_and(|next| next.verdict > Verdict::Alert);
-        (deed && !self.enforces).then_some("mode is observe")
+    pub fn next_is_withheld(&self) -> Option<&str> {
+        self.next.as_ref().filter(|next| next.verdict > Verdict::Alert)?;
+        self.not_enforced.as_deref()
     }
 
     /// The deed that is due and only waits for this node's moment.

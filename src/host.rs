@@ -61,7 +61,12 @@ pub fn when_interrupted(tidy: fn()) {
         let mut signals: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut signals);
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::sigaddset(&mut signals, signal);
+            // What was told to pass us by (nohup, a script's background) goes on passing us by.
+            let mut how: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut how);
+            if how.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut signals, signal);
+            }
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
         signals
@@ -71,8 +76,13 @@ pub fn when_interrupted(tidy: fn()) {
         // SAFETY: both live through the call.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
         tidy();
-        // As a shell shows a process that a signal ended.
-        std::process::exit(128 + signal);
+        // It ends by the signal, so that a shell's loop around it ends too.
+        // SAFETY: plain system calls; the signal was held back and is let through.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
+            libc::raise(signal);
+        }
     });
 }
 

@@ -9,7 +9,7 @@
 use clap::Parser;
 use gpu_reaper_hc::backtest::{self, Report};
 use gpu_reaper_hc::cases::{self, Form};
-use gpu_reaper_hc::cli::out::{complain, say, something_is_unsaid};
+use gpu_reaper_hc::cli::out::{complain, lines, page, say, something_is_unsaid};
 use gpu_reaper_hc::cli::{Cli, Command, Common, ConfigCommand};
 use gpu_reaper_hc::config::{self, Config, ConfigError, GpuSourceKind, SlurmSource};
 use gpu_reaper_hc::epilog::{here::Here, verify::Sight};
@@ -24,7 +24,7 @@ use gpu_reaper_hc::place::Place;
 use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
-use gpu_reaper_hc::screen::{Screen, json_text};
+use gpu_reaper_hc::screen::json_text;
 use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
 use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
@@ -55,8 +55,7 @@ extern "C" fn main(_count: libc::c_int, _arguments: *const *const libc::c_char) 
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
         libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_STEP_BYTES);
     }
-    let status = answer();
-    std::process::exit(i32::from(if something_is_unsaid() { UNREADABLE } else { status }))
+    std::process::exit(i32::from(answer()))
 }
 
 /// No file of ours may become standard error: a line for people would be written into it.
@@ -69,8 +68,16 @@ fn hold_standard_descriptors() -> bool {
 
 /// Does what is asked and gives the exit status.
 fn answer() -> u8 {
-    let cli = Cli::parse();
     let started = Instant::now();
+    let cli = Cli::parse();
+    match obey(&cli, started) {
+        // A deed that was done stays done, whether its words arrived or not: nobody is to repeat it.
+        _ if something_is_unsaid() && !cli.does_something() => UNREADABLE,
+        status => status,
+    }
+}
+
+fn obey(cli: &Cli, started: Instant) -> u8 {
     if cli.common.json && cli.command.as_ref().is_some_and(Command::prints_no_json) {
         complain("`--json`: ack, keep, release, config and demo print no JSON; nothing was done");
         return 2;
@@ -104,19 +111,6 @@ fn answer() -> u8 {
             epilog::run(&asked, &prolog::process_env, &mut |known| sight(config, place, known))
         }),
         (None, None) => health_check(&cli.common, started),
-    }
-}
-
-/// What standard output is written for.
-fn page() -> Screen {
-    Screen::find(host::terminal_columns(), &prolog::process_env)
-}
-
-/// The same where what is searched or filtered is better left on its line.
-fn lines() -> Screen {
-    match host::terminal_columns() {
-        None => Screen { width: Screen::UNBROKEN.width, ..page() },
-        Some(_) => page(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// So many links the kernel follows in one path (path_resolution(7)).
-const MOST_LINKS: u32 = 40;
+const MOST_LINKS: usize = 40;
 
 /// The last line that holds anything, printable, at most 200 bytes: what a command complains of last is
 /// what it died of.
@@ -25,8 +25,8 @@ pub fn one_line(bytes: &[u8]) -> String {
     line.chars().map(printable).take(200).collect()
 }
 
-/// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder on the
-/// way to it.
+/// What root runs, nobody else may be able to change, nor to put another in its place: the file, and each folder and link
+/// on the way to it.
 pub fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, String> {
     let shown = path.display();
     if !path.is_absolute() {
@@ -39,9 +39,17 @@ pub fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, St
         return Err(format!("`{shown}` {why}"));
     }
     let changed_on_the_way = || -> std::io::Result<Option<String>> {
-        for folder in folders_on_the_way(&path)? {
+        let way = way_to(&path)?;
+        for folder in &way.folders {
             if let Some(why) = changeable(&folder.metadata()?) {
                 return Ok(Some(format!("its folder `{}` {why}", folder.display())));
+            }
+        }
+        // A folder with the sticky bit keeps everybody off what is not theirs, and not from their own link.
+        for link in &way.links {
+            let uid = link.symlink_metadata()?.uid();
+            if uid != 0 {
+                return Ok(Some(format!("the link `{}` belongs to uid {uid}, not to root", link.display())));
             }
         }
         Ok(None)
@@ -53,12 +61,19 @@ pub fn trusted(path: PathBuf, meta: &Metadata, root: bool) -> Result<PathBuf, St
     }
 }
 
-/// Every folder in which the kernel looks a name up on the way to this file, those behind links in the path too: who can
-/// write to one of them can put something else in its place.
-fn folders_on_the_way(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// What the kernel passes on the way to a file.
+#[derive(Debug, Default)]
+struct Way {
+    /// Every folder in which a name is looked up, behind links too: who can write there can put something else in its place.
+    folders: Vec<PathBuf>,
+    /// Every link.
+    links: Vec<PathBuf>,
+}
+
+fn way_to(path: &Path) -> std::io::Result<Way> {
     let steps = |path: &Path| -> Vec<PathBuf> { path.iter().rev().map(PathBuf::from).collect() };
     let (mut at, mut left) = (PathBuf::from("/"), steps(path));
-    let (mut folders, mut links) = (Vec::new(), 0);
+    let mut way = Way::default();
     while let Some(step) = left.pop() {
         if step.as_os_str() == ".." {
             at.pop();
@@ -67,8 +82,8 @@ fn folders_on_the_way(path: &Path) -> std::io::Result<Vec<PathBuf>> {
         if step.as_os_str() == "." {
             continue;
         }
-        if !folders.contains(&at) {
-            folders.push(at.clone());
+        if !way.folders.contains(&at) {
+            way.folders.push(at.clone());
         }
         // A step that is `/` begins anew.
         let next = at.join(&step);
@@ -76,13 +91,13 @@ fn folders_on_the_way(path: &Path) -> std::io::Result<Vec<PathBuf>> {
             at = next;
             continue;
         }
-        links += 1;
-        if links > MOST_LINKS {
+        if way.links.len() == MOST_LINKS {
             return Err(std::io::Error::from_raw_os_error(libc::ELOOP));
         }
         left.extend(steps(&next.read_link()?));
+        way.links.push(next);
     }
-    Ok(folders)
+    Ok(way)
 }
 
 /// Whether root runs us.
@@ -279,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_folder_of_every_link_in_a_path_is_on_the_way() {
+    fn every_link_of_a_path_and_every_folder_of_it_is_on_the_way() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
         for folder in ["a", "open", "b/c"] {
@@ -290,12 +305,13 @@ mod tests {
         // A link in the middle of the path, in a folder that is neither where it was named nor where it lies.
         link(at("open/hop"), "a/bin");
         link(PathBuf::from("./../b/./c"), "open/hop");
-        let folders = folders_on_the_way(&at("a/bin/tool")).unwrap();
+        let Way { folders, links } = way_to(&at("a/bin/tool")).unwrap();
         for folder in ["a", "open", "b", "b/c"] {
             assert!(folders.contains(&at(folder)), "{folder}: {folders:?}");
         }
         assert!(folders.contains(&PathBuf::from("/")) && !folders.contains(&at("a/bin")));
+        assert!([at("a/bin"), at("open/hop")].iter().all(|link| links.contains(link)), "{links:?}");
         link(at("loop"), "loop");
-        assert_eq!(folders_on_the_way(&at("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(way_to(&at("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
     }
 }

@@ -321,6 +321,13 @@ fn what_a_page_says_of_a_finding_does_not_move_with_the_moment_at_which_it_is_as
     let in_s = |page: &serde_json::Value| page["next"]["in_s"].as_i64().unwrap();
     assert_eq!(in_s(&first) - in_s(&later), 20, "the moment of the next stage stays");
     assert_eq!(first["next"]["withheld_by"], "mode is observe");
+    let narrow = "mode: enforce\nenforce_in: { partitions: [other] }\n\
+                  thresholds: { window: 10m, warmup: 2m, first_activity_grace: 2m }\n";
+    let narrow = config::parse(narrow, "test").unwrap_or_else(|e| panic!("{e:?}"));
+    let observing = std::mem::replace(&mut node.config, narrow);
+    let withheld = says(&node)["next"]["withheld_by"].as_str().map(str::to_owned);
+    assert!(withheld.as_ref().is_some_and(|why| why.contains("enforce_in.partitions")), "{withheld:?}");
+    node.config = observing;
     // Once it is over the page still tells of it.
     node.now = Now {
         boot: BootMs(node.now.boot.0 + 3_600_000),

@@ -104,7 +104,10 @@ fn bold(check: &mut Check<'_>, config: &Config) {
         check.notes.push("`exemptions.name_pattern` fits every name: no job is ever judged".to_owned());
     }
     let pattern = config.rules.exemptions.name_pattern.as_ref().map(|p| p.as_str());
-    let is_glob = |p: &&str| p.ends_with('*') && ![".*", "]*", ")*"].iter().any(|end| p.ends_with(end));
+    let is_glob = |p: &&str| {
+        p.ends_with('*')
+            && ![".*", "]*", ")*", "\\d*", "\\w*", "\\s*", "\\*"].iter().any(|end| p.ends_with(end))
+    };
     if let Some(p) = pattern.filter(is_glob) {
         let why = "it is a regular expression, in which `*` repeats the sign before it; `.*` is any text";
         check.notes.push(format!("`exemptions.name_pattern` {}: {why}", shown(p)));

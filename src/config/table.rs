@@ -74,6 +74,8 @@ pub(super) struct Table<'t, 'c> {
     asked: Vec<&'static str>,
     /// Those of them that mean nothing any more: no hint names them.
     ignored: Vec<&'static str>,
+    /// Those of them that are tables.
+    tables: Vec<&'static str>,
 }
 
 impl<'t, 'c> Table<'t, 'c> {
@@ -99,7 +101,15 @@ impl<'t, 'c> Table<'t, 'c> {
                 check.fail(Some(entry.at), &join(&path, &shown(&entry.key)), "said twice".to_owned(), hint);
             }
         }
-        Table { check, path, at: node.map(|n| n.at), entries, asked: Vec::new(), ignored: Vec::new() }
+        Table {
+            check,
+            path,
+            at: node.map(|n| n.at),
+            entries,
+            asked: Vec::new(),
+            ignored: Vec::new(),
+            tables: Vec::new(),
+        }
     }
 
     /// The value said for `key`, if any; the key counts as known from here on.
@@ -168,6 +178,7 @@ impl<'t, 'c> Table<'t, 'c> {
     /// The table under `key`, empty where the file leaves it out.
     pub fn table(&mut self, key: &'static str) -> Table<'t, '_> {
         let node = self.get(key);
+        self.tables.push(key);
         Table::new(self.check, join(&self.path, key), node)
     }
 
@@ -199,7 +210,7 @@ impl<'t, 'c> Table<'t, 'c> {
         let named: Vec<_> = self.asked.iter().copied().filter(|key| !self.ignored.contains(key)).collect();
         for entry in self.entries.iter().filter(|e| !self.asked.contains(&e.key.as_ref())) {
             let allowed = format!("allowed: {}", named.join(", "));
-            let dotted = entry.key.split_once('.').filter(|(first, _)| named.contains(first));
+            let dotted = entry.key.split_once('.').filter(|(first, _)| self.tables.contains(first));
             let hint = match closest(&entry.key, &named) {
                 _ if entry.key == "<<" => "merge keys are not read; write the keys out".to_owned(),
                 _ if dotted.is_some() => {

@@ -106,7 +106,7 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&Node<'_>) -> Result<
             Some(number) => Ok(number),
             None => {
                 let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-                wrong(node, unquoted(node, allowed, |text| text.parse::<i64>().is_ok()))
+                wrong(node, unquoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n))))
             }
         }
     }
@@ -124,7 +124,7 @@ pub(super) fn real(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<f
             Some(number) => Ok(number),
             None => {
                 let allowed = format!("a number from {} to {}", range.start(), range.end());
-                wrong(node, unquoted(node, allowed, |text| text.parse::<f64>().is_ok()))
+                wrong(node, unquoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n))))
             }
         }
     }

@@ -80,25 +80,23 @@ impl Ledger {
         })
     }
 
-    /// Job runs that an earlier boot left open, each with the last moment of that boot that a run saw.
+    /// Job runs that the boot before this one left open, each with its last moment that a run saw. To be asked before this
+    /// boot's first run is appended: of earlier boots cadence and packing are not known any more.
     pub fn void_runs(&self, boot_id: &str) -> Result<Vec<VoidRun>, LedgerError> {
-        self.read("read registrations of earlier boots", |conn| {
-            let condition =
-                "closed_how IS NULL AND boot IS NOT (SELECT id FROM boot WHERE boot_id = ?1) ORDER BY id";
-            let left = stored(conn, condition, [boot_id])?;
-            let sql = "SELECT b.boot_id, r.boottime_ms, r.wall_ms FROM boot b JOIN run r ON r.boot = b.id
-                       WHERE b.id = ?1 ORDER BY r.id DESC LIMIT 1";
-            let mut newest = conn.prepare(sql)?;
-            let mut voids = Vec::new();
-            for Stored { run, boot, .. } in left {
-                let moment = |r: &Row| {
-                    Ok(Now { boot_id: r.get(0)?, boot: BootMs(r.get(1)?), wall: WallMs(r.get(2)?) })
-                };
-                // Where no run saw that boot nothing was found of it.
-                let last = newest.query_row([boot], moment).optional()?;
-                voids.extend(last.map(|last| VoidRun { run, last }));
-            }
-            Ok(voids)
+        self.read("read registrations of the boot before", |conn| {
+            let sql =
+                "SELECT b.id, b.boot_id, r.boottime_ms, r.wall_ms FROM run r JOIN boot b ON b.id = r.boot
+                       ORDER BY r.id DESC LIMIT 1";
+            let moment = |r: &Row| {
+                let now = Now { boot_id: r.get(1)?, boot: BootMs(r.get(2)?), wall: WallMs(r.get(3)?) };
+                Ok((r.get::<_, i64>(0)?, now))
+            };
+            let newest = conn.query_row(sql, [], moment).optional()?;
+            let Some((boot, last)) = newest.filter(|(_, last)| last.boot_id != boot_id) else {
+                return Ok(Vec::new());
+            };
+            let left = stored(conn, "closed_how IS NULL AND boot = ?1 ORDER BY id", [boot])?;
+            Ok(left.into_iter().map(|Stored { run, .. }| VoidRun { run, last: last.clone() }).collect())
         })
     }
 

@@ -18,7 +18,7 @@ pub const MOST_WAITING: u32 = 100;
 /// A server may ask for no longer a wait than this.
 const LONGEST_WAIT_MS: i64 = 6 * 3_600_000;
 /// What has waited for longer is old: no longer news, and perhaps no longer so. By the wall clock, for it may have waited
-/// over a boot.
+/// over a boot; but no letter of this boot is older than the boot, whatever that clock did meanwhile.
 const OLD_MS: i64 = 86_400_000;
 
 /// A message that is due.
@@ -82,7 +82,8 @@ impl Ledger {
         self.read("read messages", |conn| {
             let boot = boot_row(conn, &now.boot_id)?.map(|b| b.id);
             let mut waiting = conn.prepare(
-                "SELECT id, subject, tries, boot IS NOT ?1 OR next_boot_ms <= ?2, body, queued_wall_ms FROM outbox
+                "SELECT id, subject, tries, boot IS NOT ?1 OR next_boot_ms <= ?2, body, queued_wall_ms, boot IS ?1
+                 FROM outbox
                  WHERE sent_wall_ms IS NULL AND tries < ?3 ORDER BY id",
             )?;
             let mut rows = waiting.query((boot, now.boot.0, GIVEN_UP))?;
@@ -94,7 +95,9 @@ impl Ledger {
                 }
                 threads.push(thread(&subject).to_owned());
                 if row.get(3)? {
-                    let is_old = now.wall.0.saturating_sub(row.get(5)?) > OLD_MS;
+                    let waited_ms = now.wall.0.saturating_sub(row.get(5)?);
+                    let most_ms = if row.get(6)? { now.boot.0 } else { i64::MAX };
+                    let is_old = waited_ms.min(most_ms) > OLD_MS;
                     let (id, tries, body) = (row.get(0)?, row.get(2)?, row.get(4)?);
                     due.push(Letter { id, subject, body, tries, is_old });
                 }
@@ -141,11 +144,28 @@ impl Ledger {
         Ok(again)
     }
 
-    /// A message is not tried again. Its subject stays known.
+    /// A message is not tried again. Its subject stays known. Where it was all that was to be told, nobody is told of the
+    /// end of what nobody was told of.
     pub fn give_letter_up(&mut self, id: i64) -> Result<(), LedgerError> {
         self.write("give a message up", |tx| {
-            let sql = "UPDATE outbox SET tries = ?2, body = '' WHERE id = ?1";
-            tx.execute(sql, (id, GIVEN_UP)).map(|_| ())
+            let sql = "UPDATE outbox SET tries = ?2, body = '' WHERE id = ?1 RETURNING subject";
+            let subject: Option<String> = tx.query_row(sql, (id, GIVEN_UP), |r| r.get(0)).optional()?;
+            let Some(subject) = subject else { return Ok(()) };
+            let ends = "(?1 || ' recovered', ?1 || ' over', ?1 || ' lifted')";
+            let sql = format!(
+                "UPDATE outbox SET tries = ?2, body = '' WHERE subject IN {ends} AND sent_wall_ms ISNULL
+                 AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.subject > ?1 || ' ' AND o.subject < ?1 || '!'
+                     AND o.tries < ?2 AND o.subject NOT IN {ends})"
+            );
+            tx.execute(&sql, (thread(&subject), GIVEN_UP)).map(|_| ())
+        })
+    }
+
+    /// Takes back a message that nobody was sent yet; `true`: there was one, and nobody is told.
+    pub fn withdraw_letter(&mut self, subject: &str) -> Result<bool, LedgerError> {
+        self.write("take a message back", |tx| {
+            let sql = "UPDATE outbox SET tries = ?2, body = '' WHERE subject = ?1 AND sent_wall_ms ISNULL AND tries = 0";
+            Ok(tx.execute(sql, (subject, GIVEN_UP))? > 0)
         })
     }
 }
@@ -213,6 +233,28 @@ mod tests {
         rebooted.wall = week.wall;
         assert!(ledger.due_letters(&rebooted).unwrap()[0].is_old, "a week behind a boot it is no news");
         assert!(first(&ledger, 7 * 24 * 60).is_old);
+        // A clock that began in 2000 and was set: the letter has waited for minutes.
+        let set = Now { wall: week.wall, ..at(62 + 360) };
+        assert!(set.boot.0 < OLD_MS && !ledger.due_letters(&set).unwrap()[0].is_old);
+    }
+
+    #[test]
+    fn of_what_nobody_was_told_nobody_is_told_the_end() {
+        let (_dir, mut ledger) = fresh();
+        for subject in ["slack finding 7 alert", "slack finding 7 recovered", "exec finding 7 recovered"] {
+            queue(&mut ledger, subject, 0);
+        }
+        ledger.give_letter_up(first(&ledger, 0).id).unwrap();
+        assert_eq!(due(&ledger, 0), ["exec finding 7 recovered"], "another channel is another's");
+        for subject in ["slack finding 8 alert", "slack finding 8 drain", "slack finding 8 recovered"] {
+            queue(&mut ledger, subject, 1);
+        }
+        let eighth = |letter: &Letter| letter.subject == "slack finding 8 alert";
+        let letter = ledger.due_letters(&at(1)).unwrap().into_iter().find(eighth).unwrap();
+        ledger.give_letter_up(letter.id).unwrap();
+        assert_eq!(ledger.told_in("slack finding 8").unwrap(), ["drain", "recovered"]);
+        assert!(ledger.withdraw_letter("slack finding 8 drain").unwrap());
+        assert!(!ledger.withdraw_letter("slack finding 8 drain").unwrap());
     }
 
     #[test]

@@ -125,6 +125,12 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
          AND coalesce(closed_wall_ms, start_wall_ms) < ?2",
         (boot, long),
     )?;
+    // Nothing else closes what a run of an earlier boot left open.
+    tx.execute(
+        "UPDATE finding SET closed_how = 'lost', closed_wall_ms = ?1
+         WHERE closed_wall_ms ISNULL AND job_run NOT IN (SELECT id FROM job_run)",
+        [wall],
+    )?;
     for table in ["job_fact", "withheld"] {
         let sql = format!("DELETE FROM {table} WHERE job_run NOT IN (SELECT id FROM job_run)");
         tx.execute(&sql, [])?;
@@ -146,17 +152,22 @@ fn small_tables(tx: &Transaction, boot: i64, now: &Now, keep: &Keep) -> rusqlite
              AND outbox.subject LIKE '% fault ' || f.id || ' %')"
     );
     tx.execute(&letters, [actions])?;
-    // Our drain that still stands is remembered as long as it stands.
+    // Our drain that still stands is remembered as long as it stands. The newest of each stays: by it the next number is
+    // told, and none comes again that a message names.
     tx.execute(
-        "DELETE FROM action WHERE wall_ms < ?1
+        "DELETE FROM action WHERE wall_ms < ?1 AND id < (SELECT max(id) FROM action)
          AND NOT (verdict = 'drain' AND outcome IN ('begun', 'done', 'unknown'))",
         [actions],
     )?;
-    tx.execute("DELETE FROM finding WHERE closed_wall_ms < ?1", [actions])?;
+    tx.execute(
+        "DELETE FROM finding WHERE closed_wall_ms < ?1 AND id < (SELECT max(id) FROM finding)",
+        [actions],
+    )?;
     tx.execute("DELETE FROM fault_drain WHERE wall_ms < ?1 AND outcome IN ('failed', 'lifted')", [actions])?;
     // A number that a drain names must not come again.
     tx.execute(
-        "DELETE FROM fault WHERE closed_wall_ms < ?1 AND id NOT IN (SELECT fault FROM fault_drain)",
+        "DELETE FROM fault WHERE closed_wall_ms < ?1 AND id < (SELECT max(id) FROM fault)
+         AND id NOT IN (SELECT fault FROM fault_drain)",
         [actions],
     )?;
     let files = wall.saturating_sub(keep.case_files_ms);

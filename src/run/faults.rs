@@ -28,10 +28,7 @@ pub const NODE: &str = "node";
 /// The most GPUs that the driver ever listed.
 pub const MOST_GPUS: &str = "gpus";
 /// The kind under which it is kept that the GPUs cannot be read for a reason that is no fault of the node.
-const COLLECTOR: &str = "collector";
-/// So many runs in a row have to read them again before it is over, as with the faults of the node that are states: one
-/// that comes and goes is one trouble, told once.
-const COLLECTOR_ENDS_AFTER: u32 = 5;
+pub(super) const COLLECTOR: &str = "collector";
 
 /// What is wrong with the node now.
 #[derive(Default)]
@@ -444,9 +441,7 @@ impl<'a> Scene<'a> {
             }
             Reading::Measured(_) => {
                 for fault in open.iter().filter(|row| row.kind == COLLECTOR) {
-                    if !ledger.fault_not_seen(fault.id, COLLECTOR_ENDS_AFTER, setting.now)? {
-                        continue;
-                    }
+                    ledger.fault_gone(fault.id, setting.now)?;
                     tracing::warn!("the GPUs can be read again, after: {}", fault.detail);
                     tell_people(setting, fault, setting.config.mode().enforces(), ForFault::Over, ledger);
                 }

@@ -90,7 +90,9 @@ fn ask(
     let gone = |fault: &&FaultRow| orphan.as_ref().is_none_or(|orphan| orphan.reason != fault.subject);
     for fault in open.iter().filter(gone) {
         ledger.fault_gone(fault.id, setting.now)?;
-        tracing::warn!("the orphaned drain `{}` no longer stands: the node is {node}", fault.subject);
+        let words = format!("the orphaned drain `{}` no longer stands: the node is {node}", fault.subject);
+        tracing::warn!("{words}");
+        people::drain_gone(setting, &thread(&fault.subject), &words, ledger);
     }
     let Some(orphan) = orphan else {
         ledger.forget_answer(FIT)?;
@@ -120,7 +122,7 @@ fn found(setting: &Setting, node: &NodeStatus, ledger: &mut Ledger) -> Result<Op
     Ok(orphan.map(|reason| Orphan { reason: reason.to_owned(), known: shown.into_iter().next_back() }))
 }
 
-/// Told once, and again only where it stays for another cause. The first words are for the run's line too.
+/// Told once, to people too, and again only where it stays for another cause.
 fn tell(
     setting: &Setting,
     run: RunId,
@@ -128,6 +130,33 @@ fn tell(
     why: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
+    if let Some(words) = note(setting, run, orphan, why, ledger)? {
+        people::drain_stays(setting, &thread(&orphan.reason), &words, &lift_words(setting, orphan), ledger);
+    }
+    Ok(())
+}
+
+/// The thread of what people are told of one.
+fn thread(reason: &str) -> String {
+    format!("orphan {}", hash(reason))
+}
+
+/// What to type.
+fn lift_words(setting: &Setting, orphan: &Orphan) -> String {
+    match reason::read(&orphan.reason) {
+        Some(_) => "gpu-reaper-hc release".to_owned(),
+        None => format!("scontrol update nodename={} state=undrain", setting.place.node),
+    }
+}
+
+/// Kept, and told in the journal, where it is news: then in words. The first of them are for the run's line too.
+fn note(
+    setting: &Setting,
+    run: RunId,
+    orphan: &Orphan,
+    why: &str,
+    ledger: &mut Ledger,
+) -> Result<Option<String>, Trouble> {
     let reason = orphan.reason.escape_debug();
     let whose = match orphan.known {
         Some(_) => "made before this boot",
@@ -136,16 +165,16 @@ fn tell(
     let detail = format!("an orphaned drain of ours, {whose}, stays: {why}: `{reason}`");
     let told = open(ledger)?.iter().any(|fault| fault.subject == orphan.reason && fault.detail == detail);
     ledger.fault_seen(ORPHAN, &orphan.reason, &detail, run, setting.now)?;
-    if !told {
-        let lift = match reason::read(&orphan.reason) {
-            Some(_) => how_to_lift(setting),
-            None => format!("to lift it: `scontrol update nodename={} state=undrain`", setting.place.node),
-        };
-        tracing::warn!("{detail}; {lift}");
-        let thread = format!("orphan {}", hash(&orphan.reason));
-        people::drain_stays(setting, &thread, &format!("{detail}; {lift}"), ledger);
+    if told {
+        return Ok(None);
     }
-    Ok(())
+    let lift = match reason::read(&orphan.reason) {
+        Some(_) => how_to_lift(setting),
+        None => format!("to lift it: `{}`", lift_words(setting, orphan)),
+    };
+    let words = format!("{detail}; {lift}");
+    tracing::warn!("{words}");
+    Ok(Some(words))
 }
 
 /// Whether this run sees the orphan fit to be lifted, else in words why not. Slurm is asked for the job last.
@@ -227,7 +256,8 @@ fn agree(
     let agreed =
         matches!(seen, Question::Answered { answer, age_ms } if answer == orphan.reason && age_ms > 0);
     if !agreed {
-        tell(setting, run, orphan, "a second run has to see that its job is gone", ledger)?;
+        // The next run looks: no person is sent to it.
+        note(setting, run, orphan, "a second run has to see that its job is gone", ledger)?;
         ledger.answered(FIT, &orphan.reason, setting.now)?;
         return Ok(ledger.forget_answer(SUBJECT)?);
     }
@@ -245,9 +275,11 @@ fn agree(
             ledger.forget_answer(FIT)?;
             ledger.answered(SUBJECT, NONE, setting.now)?;
             if let Some(drain) = &orphan.known {
-                return release::gone(setting, drain, &words, ledger);
+                return release::gone_from(setting, (drain, &thread(&orphan.reason)), &words, ledger);
             }
-            tracing::warn!("the orphaned drain `{}` is lifted: {words}", orphan.reason.escape_debug());
+            let words = format!("the orphaned drain `{}` is lifted: {words}", orphan.reason.escape_debug());
+            tracing::warn!("{words}");
+            people::drain_gone(setting, &thread(&orphan.reason), &words, ledger);
             Ok(())
         }
         Ending::Ended(_, words) => tell(setting, run, orphan, &format!("it was asked for: {words}"), ledger),

@@ -139,7 +139,7 @@ fn withdrawn(setting: &Setting, run: RunId, drain: &OpenDrain, ledger: &mut Ledg
                  the cluster was overshot: {words}"
             );
             tracing::warn!(job = drain.job.get(), shown, "{words}");
-            tell::drain_lifted(setting, drain, &words, ledger);
+            tell::drain_lifted(setting, (drain, &tell::of_drain_row(drain)), &words, ledger);
             Ok(true)
         }
     }
@@ -220,10 +220,20 @@ pub(super) fn gone(
     words: &str,
     ledger: &mut Ledger,
 ) -> Result<(), Trouble> {
+    gone_from(setting, (drain, &tell::of_drain_row(drain)), words, ledger)
+}
+
+/// The same where people were told in this thread that it stays.
+pub(super) fn gone_from(
+    setting: &Setting,
+    (drain, thread): (&OpenDrain, &str),
+    words: &str,
+    ledger: &mut Ledger,
+) -> Result<(), Trouble> {
     let job = drain.job.get();
     let words = format!("our drain for job {job} is lifted: {words}");
     tracing::warn!(job, "{words}");
-    tell::drain_lifted(setting, drain, &words, ledger);
+    tell::drain_lifted(setting, (drain, thread), &words, ledger);
     close_notes(setting, drain, ledger)
 }
 
@@ -279,7 +289,8 @@ fn tell_it_stays(
     let job = drain.job.get();
     let words = format!("our drain for job {job} stays: {why}; {}", how_to_lift(setting));
     tracing::warn!(job, "{words}");
-    tell::drain_stays(setting, &tell::of_drain_row(drain.action.id), &words, ledger);
+    let thread = tell::of_drain_row(drain);
+    tell::drain_stays(setting, &thread, &words, "gpu-reaper-hc release", ledger);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! is about ([`super::post`]). No trouble here is a run's trouble, and none of it goes anywhere but to the journal.
 
 use super::cases::Case;
+use super::faults::COLLECTOR;
 use super::post::{Channel, anybody, put, queue, warn_of};
 use super::{Setting, questions};
 use crate::config::Config;
@@ -13,6 +14,8 @@ use crate::units::{BootMs, NodeName, hash, human_ms};
 
 /// What is wrong with nodes may be wrong with all of them at once.
 const FAULTS_SPREAD_MS: i64 = 600_000;
+/// That the GPUs cannot be read is told to people once it has lasted so long: one run that could not is none's concern.
+const COLLECTOR_LASTS_MS: i64 = 300_000;
 
 /// What the ladder's deeds are to people. A vote is among nodes.
 fn verdict_of(deed: Deed) -> Option<Verdict> {
@@ -182,41 +185,67 @@ pub(super) fn over(setting: &Setting, job: &JobRun, words: &str, ledger: &mut Le
     warn_of(recovered((setting.config, &setting.place.node, setting.now), job, words, ledger));
 }
 
-/// A drain of ours is not lifted, and somebody has to. Each node speaks for its own. `thread`: that of the drain.
-pub(super) fn drain_stays(setting: &Setting, thread: &str, words: &str, ledger: &mut Ledger) {
+/// A drain of ours is not lifted, and somebody has to, with this command. Each node speaks for its own. `thread`: that of
+/// the drain.
+pub(super) fn drain_stays(setting: &Setting, thread: &str, words: &str, command: &str, ledger: &mut Ledger) {
     if !anybody(setting.config) {
         return;
     }
-    let event = of_drain(setting, "stays", words, "gpu-reaper-hc release");
+    let event = of_drain(setting, "stays", words, command);
     queue(setting, (thread, "stays"), (Verdict::Drain, setting.now.boot), &event, ledger);
 }
 
-/// A drain of ours is gone: whoever was told that it was made, or that it stays, is told.
-pub(super) fn drain_lifted(setting: &Setting, drain: &OpenDrain, words: &str, ledger: &mut Ledger) {
+/// A drain of ours is gone: whoever was told that it was made, or that it stays, is told. `thread`: that of its staying.
+pub(super) fn drain_lifted(
+    setting: &Setting,
+    (drain, thread): (&OpenDrain, &str),
+    words: &str,
+    ledger: &mut Ledger,
+) {
     if !anybody(setting.config) {
         return;
     }
-    let event = of_drain(setting, "lifted", words, &format!("gpu-reaper-hc --explain {}", drain.job));
     let findings = or_nobody_is_told(ledger.findings_of(drain.job_run));
-    let thread = of_drain_row(drain.action.id);
-    for channel in Channel::ALL {
-        let word = channel.word();
-        let made = |row: &FindingRow| {
-            let told = or_nobody_is_told(ledger.told_in(&format!("{word} {}", of_finding(row.id))));
-            told.iter().any(|stage| stage == Deed::Drain.word())
-        };
-        let knows = findings.iter().any(made)
-            || !or_nobody_is_told(ledger.told_in(&format!("{word} {thread}"))).is_empty();
-        if channel.least(setting.config).is_some() && knows {
-            let subject = format!("{word} {thread} lifted");
-            warn_of(put(setting.now, &subject, &channel.body(&event), setting.now.boot, ledger));
+    let made = |stage: &String| ["drain", "drain-unknown"].contains(&stage.as_str());
+    let knows_it_was_made = |channel: Channel, ledger: &Ledger| {
+        let told = |row: &FindingRow| told_in(channel, &of_finding(row.id), ledger);
+        findings.iter().flat_map(told).any(|stage| made(&stage))
+    };
+    let event = of_drain(setting, "lifted", words, &format!("gpu-reaper-hc --explain {}", drain.job));
+    lifted(setting, thread, &event, knows_it_was_made, ledger);
+}
+
+/// The same of one of which only its thread is known.
+pub(super) fn drain_gone(setting: &Setting, thread: &str, words: &str, ledger: &mut Ledger) {
+    if anybody(setting.config) {
+        let event = of_drain(setting, "lifted", words, "gpu-reaper-hc status");
+        lifted(setting, thread, &event, |_, _| false, ledger);
+    }
+}
+
+fn lifted(
+    setting: &Setting,
+    thread: &str,
+    event: &Event,
+    knows: impl Fn(Channel, &Ledger) -> bool,
+    ledger: &mut Ledger,
+) {
+    for channel in Channel::ALL.into_iter().filter(|channel| channel.least(setting.config).is_some()) {
+        if knows(channel, ledger) || !told_in(channel, thread, ledger).is_empty() {
+            let subject = format!("{} {thread} lifted", channel.word());
+            warn_of(put(setting.now, &subject, &channel.body(event), setting.now.boot, ledger));
         }
     }
 }
 
-/// The thread of a drain, by its row.
-pub(super) fn of_drain_row(action: i64) -> String {
-    format!("drain {action}")
+/// What of a thread was told, or is about to be.
+fn told_in(channel: Channel, thread: &str, ledger: &Ledger) -> Vec<String> {
+    or_nobody_is_told(ledger.told_in(&format!("{} {thread}", channel.word())))
+}
+
+/// The thread of a drain that this boot made.
+pub(super) fn of_drain_row(drain: &OpenDrain) -> String {
+    format!("drain {}", drain.action.id)
 }
 
 fn of_drain(setting: &Setting, outcome: &'static str, words: &str, explain: &str) -> Event {
@@ -281,17 +310,31 @@ pub(super) fn fault(setting: &Setting, row: &FaultRow, enforces: bool, news: For
         explain: "gpu-reaper-hc ack".to_owned(),
         ..Event::of(what, &setting.place.node, enforces, setting.now)
     };
-    let due = BootMs(setting.now.boot.0 + i64::from(hash(setting.place.node.as_str())) % FAULTS_SPREAD_MS);
+    let spread_ms = i64::from(hash(setting.place.node.as_str())) % FAULTS_SPREAD_MS;
+    let wait_ms = if row.kind == COLLECTOR { COLLECTOR_LASTS_MS } else { 0 };
+    let due = BootMs(setting.now.boot.0 + wait_ms + spread_ms);
     if what != What::FaultOver {
         queue(setting, (&thread, &stage), (verdict, due), &event, ledger);
         return;
     }
-    for channel in Channel::ALL {
-        let thread = format!("{} {thread}", channel.word());
-        if channel.least(setting.config).is_some() && !or_nobody_is_told(ledger.told_in(&thread)).is_empty() {
-            warn_of(put(setting.now, &format!("{thread} {stage}"), &channel.body(&event), due, ledger));
+    for channel in Channel::ALL.into_iter().filter(|channel| channel.least(setting.config).is_some()) {
+        let begun = format!("{} {thread} alert", channel.word());
+        // One that was over before anybody was told of it is not told at all.
+        if row.kind == COLLECTOR && withdrawn(&begun, ledger) {
+            continue;
+        }
+        if !told_in(channel, &thread, ledger).is_empty() {
+            let subject = format!("{} {thread} {stage}", channel.word());
+            warn_of(put(setting.now, &subject, &channel.body(&event), due, ledger));
         }
     }
+}
+
+fn withdrawn(subject: &str, ledger: &mut Ledger) -> bool {
+    ledger.withdraw_letter(subject).unwrap_or_else(|why| {
+        tracing::warn!("{why}; message `{subject}` may be sent though it is over");
+        false
+    })
 }
 
 /// The same of one that was just written down, by its kind and subject.

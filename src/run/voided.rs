@@ -27,8 +27,8 @@ fn close_one(setting: &Setting, void: VoidRun, ledger: &mut Ledger) -> Result<()
         return Ok(());
     };
     tell::over(setting, &run, "the node booted, the job run is over", ledger);
-    let archive = !setting.config.mode().enforces();
-    ledger.clear_without_epilog(&run, &last, archive, Some(&case))?;
+    // What a crash broke off is worth a back-test in any mode.
+    ledger.clear_without_epilog(&run, &last, true, Some(&case))?;
     let (raw, job) = (run.registration.job.get(), run.shown_id());
     tracing::info!(job = raw, "job {job}: the node booted while it ran; what was found is kept as a case");
     Ok(())

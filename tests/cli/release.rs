@@ -185,9 +185,15 @@ fn a_healthy_node_asks_once_a_boot() {
 
 #[test]
 fn an_orphan_of_an_earlier_boot_is_lifted_where_the_site_says_so_once_its_job_is_gone() {
-    let cluster = drained(&format!("{CONFIG}act: {{ release_orphans: true }}\n"));
+    let config = format!("{CONFIG}act: {{ release_orphans: true }}\nnotify: {{ exec: [/bin/true] }}\n");
+    let cluster = drained(&config);
+    let told = |what: &str| {
+        let sql = format!("SELECT count(*) FROM outbox WHERE subject LIKE '{what}' AND sent_wall_ms NOTNULL");
+        cluster.node.ledger(&sql)
+    };
     cluster.change("UPDATE boot SET boot_id = 'earlier'; DELETE FROM question");
     let said = runs(&cluster, 3);
+    assert_eq!([told("exec orphan % stays"), told("% lifted")], ["1", "0"]);
     let stays = "made before this boot, stays: Slurm says that job 4242 is running";
     assert!(said[1].0.contains(stays) && said.iter().all(|(_, gone)| !gone), "{said:?}");
     ended(&cluster);
@@ -196,6 +202,7 @@ fn an_orphan_of_an_earlier_boot_is_lifted_where_the_site_says_so_once_its_job_is
     assert_eq!(said.iter().map(|(_, gone)| *gone).collect::<Vec<_>>(), [false, true, true], "{said:?}");
     assert!(said[1].0.contains("is lifted: ") && !said[2].0.contains("orphan"), "{said:?}");
     assert_eq!(cluster.node.ledger("SELECT outcome FROM action"), "released");
+    assert_eq!([told("exec orphan % stays"), told("exec orphan % lifted")], ["1", "1"]);
 }
 
 #[test]
