@@ -1,5 +1,5 @@
 //! What people are told beyond the journal, once for each finding and stage, by the job's first node: queued with what it
-//! is about ([`super::post`]). No trouble here is a run's trouble, and none of it goes anywhere but to the journal.
+//! is about (`post`). No trouble here is a run's trouble, and none of it goes anywhere but to the journal.
 
 use super::cases::Case;
 use super::faults::COLLECTOR;
