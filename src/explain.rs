@@ -12,7 +12,6 @@ use crate::config::Config;
 use crate::ledger::{
     CaseFile, FaultRow, FindingRow, JobAsked, JobRecord, Ledger, LedgerError, Life, StoredCase, Withheld,
 };
-use crate::mode::NoPermit;
 use crate::model::*;
 use crate::place::Place;
 use crate::policy::fault;
@@ -23,7 +22,6 @@ use crate::reading::{Absence, Reading};
 use crate::screen::Screen;
 use crate::slurm::Slurm;
 use crate::units::{BootMs, WallMs};
-use std::path::Path;
 
 /// Two samples so far apart are not in a row while it is not known how often runs come: three times Slurm's own limit for
 /// a health check.
@@ -124,21 +122,6 @@ impl Answer {
     }
 }
 
-/// What [`is_id`] takes, for people.
-pub const IDS: &str = "130, 123_4, 200+1, or a SLUID";
-
-/// Whether a text can name one job: a number, with an array task or a component behind it, or a SLUID (`s` and 13
-/// letters and digits, sluid.c of Slurm 26.05).
-pub fn is_id(text: &str) -> bool {
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let job = |text: &str| number(text) && !text.bytes().all(|b| b == b'0');
-    match text.split_once(['_', '+']) {
-        Some((of, part)) => job(of) && number(part),
-        None if text.starts_with('s') => text.len() == 14 && text.bytes().all(|b| b.is_ascii_alphanumeric()),
-        None => job(text),
-    }
-}
-
 /// Explains a job by any id that Slurm prints.
 pub fn explain(asked: &Asked, ledger: &Ledger, id: &str) -> Result<Answer, LedgerError> {
     let records = find(ledger, id)?;
@@ -201,12 +184,11 @@ fn left_of(ledger: &Ledger, run: JobRunId) -> Result<Vec<String>, LedgerError> {
 
 /// Several slurmd on one host have a ledger each.
 fn other_node(place: &Place, id: &str) -> Option<String> {
-    let siblings = std::fs::read_dir(place.dir.parent()?).ok()?.flatten();
-    let knows = |dir: &Path| {
-        let ledger = Ledger::open_read_only(dir, std::time::Duration::from_millis(200)).ok()?;
+    let knows = |other: Place| {
+        let ledger = Ledger::open_read_only(&other.dir, std::time::Duration::from_millis(200)).ok()?;
         (!find(&ledger, id).ok()?.is_empty()).then(|| ledger.node().to_string())
     };
-    siblings.map(|s| s.path()).filter(|dir| *dir != place.dir).find_map(|dir| knows(&dir))
+    place.others().into_iter().find_map(knows)
 }
 
 /// Judges one registered run again.
@@ -269,10 +251,7 @@ pub fn tell(asked: &Asked, ledger: &Ledger, run: JobRun, records: &[JobRecord]) 
 /// Why the configuration lets nothing be done for a job run.
 fn not_enforced(asked: &Asked, job: &JobRun) -> Option<String> {
     let (config, node) = (asked.config, &asked.place.node);
-    config.mode().permit(&config.enforce_in, job, node).err().map(|why| match why {
-        NoPermit::Observe => "mode is observe".to_owned(),
-        NoPermit::Outside(because) => because,
-    })
+    config.mode().permit(&config.enforce_in, job, node).err().map(|why| why.to_string())
 }
 
 /// Whether the last run, which saw the processes on the cards, did not take these units for this job's alone.
@@ -301,7 +280,7 @@ pub fn case_file(
         return Ok(None);
     }
     let display_id = job.shown_id();
-    let told = Told { ended: Some(ended), ..tell(asked, ledger, job, &[])? };
+    let told = Told { ended: Some(ended), next: None, ..tell(asked, ledger, job, &[])? };
     let mut body = json::page(&told);
     body["page"] = text::page(&told, &Screen::PLAIN).into();
     Ok(Some(CaseFile { display_id, body: body.to_string() }))

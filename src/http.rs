@@ -162,18 +162,12 @@ fn configured(tls: Option<TlsConfig>) -> Config {
 
 /// The certificates of the first bundle that is there.
 fn trust(bundles: &[&Path]) -> Result<TlsConfig, String> {
-    let mut found = None;
     let mut complaints = Vec::new();
-    for path in bundles {
-        match read_bundle(path) {
-            Ok(pem) => {
-                found = Some((path, pem));
-                break;
-            }
-            Err(why) => complaints.push(format!("`{}`: {why}", path.display())),
-        }
-    }
-    let Some((path, pem)) = found else {
+    let mut read = |path| {
+        let complain = |why| complaints.push(format!("`{}`: {why}", Path::display(path)));
+        read_bundle(path).map_err(complain).ok().map(|pem| (path, pem))
+    };
+    let Some((path, pem)) = bundles.iter().copied().find_map(&mut read) else {
         return Err(format!("https: no certificates to trust: {}", complaints.join("; ")));
     };
     let roots: Vec<Certificate<'static>> = parse_pem(&pem)
@@ -199,9 +193,7 @@ fn read_bundle(path: &Path) -> Result<Vec<u8>, String> {
     if !meta.is_file() {
         return Err("is no file".to_owned());
     }
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let us = unsafe { libc::geteuid() };
-    if let Some(why) = writable_by_others(meta.uid(), meta.gid(), meta.mode(), us) {
+    if let Some(why) = writable_by_others(meta.uid(), meta.gid(), meta.mode(), secret::us()) {
         return Err(why);
     }
     let mut pem = Vec::new();

@@ -69,7 +69,7 @@ pub use earlier::Earlier;
 pub use fault_drains::FaultDrain;
 pub use faults::{FaultRow, SeenFault};
 pub use findings::{Closing, FindingRow, NewFinding, Withheld, partition};
-pub use jobs::{JobRecord, Life, VoidRun};
+pub use jobs::{JobRecord, Life};
 pub use learnt::FloorRow;
 pub use newest::{NewestLook, SeenUnit};
 pub use outbox::{Letter, MOST_WAITING, Queued};

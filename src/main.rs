@@ -25,7 +25,7 @@ use gpu_reaper_hc::policy::Auto;
 use gpu_reaper_hc::prolog::Done;
 use gpu_reaper_hc::run::{self, Ended, Setting, machine::Machine};
 use gpu_reaper_hc::screen::json_text;
-use gpu_reaper_hc::slurm::{RestSite, Site, Slurm};
+use gpu_reaper_hc::slurm::{RestSite, Site, Slurm, is_one_job};
 use gpu_reaper_hc::units::WallMs;
 use gpu_reaper_hc::{
     ack, deliver, demo, doctor, epilog, host, keep, policy, prolog, release, scenarios, status,
@@ -342,21 +342,21 @@ fn in_short(errors: &[ConfigError]) -> String {
 const UNREADABLE: u8 = 17;
 
 fn explain_job(common: &Common, job: &str) -> u8 {
-    if !explain::is_id(job) {
-        let shown = job.escape_debug();
-        complain(&format!("`{shown}` is no job id; expected one as Slurm prints it: {}", explain::IDS));
+    if !is_one_job(job) {
+        let expected = "expected one as Slurm prints it: 130, 123_4, 200+1, or a SLUID";
+        complain(&format!("`{}` is no job id; {expected}", job.escape_debug()));
         return 2;
     }
     let refuse = |refusal: Refusal| {
         if common.json {
-            say(&json_text(&refusal.json(job)));
+            say(&json_text(&refusal.json_of(job)));
         }
         complain(&format!("{}; nothing was explained", refusal.words));
         UNREADABLE
     };
     let Some(config) = load_or_complain(common, "nothing was explained") else {
         if common.json {
-            say(&json_text(&Refusal::of_configuration().json(job)));
+            say(&json_text(&Refusal::of_configuration().json_of(job)));
         }
         return UNREADABLE;
     };
@@ -394,7 +394,7 @@ fn to_read(place: &Place) -> Result<Ledger, Refusal> {
 fn show_status(common: &Common) -> u8 {
     let Some(config) = load_or_complain(common, "nothing was shown") else {
         if common.json {
-            say(&json_text(&status::json::refusal(&Refusal::of_configuration())));
+            say(&json_text(&Refusal::of_configuration().json()));
         }
         return UNREADABLE;
     };
@@ -405,7 +405,7 @@ fn show_status(common: &Common) -> u8 {
         status::status(&asked, &ledger).map_err(|e| Refusal::of(&e, &place))
     });
     if let (Err(refusal), true) = (&told, common.json) {
-        say(&json_text(&status::json::refusal(refusal)));
+        say(&json_text(&refusal.json()));
     }
     let told = told.map(|told| match common.json {
         true => json_text(&status::json::page(&told)),

@@ -43,6 +43,15 @@ pub enum NoPermit {
     Outside(String),
 }
 
+impl std::fmt::Display for NoPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            NoPermit::Observe => "mode is observe",
+            NoPermit::Outside(because) => because,
+        })
+    }
+}
+
 /// Proof that the configuration says `enforce` for one job run on this node. Whatever can hurt needs one.
 ///
 /// It cannot be forged: its fields are private and [`Mode::permit`] is its only maker.

@@ -42,16 +42,20 @@ impl Place {
         let none = format!("no run has left a ledger of node {node} in `{dir}`");
         match self.others().as_slice() {
             [] => format!("{none}: is HealthCheckProgram set? (`gpu-reaper-hc doctor`)"),
-            [first, ..] => format!("{none}; there is one of node {first}: `--node {first}`"),
+            [Place { node, .. }, ..] => format!("{none}; there is one of node {node}: `--node {node}`"),
         }
     }
 
-    /// Other nodes of this host that have a ledger here.
-    fn others(&self) -> Vec<NodeName> {
+    /// Other nodes of this host that have a ledger: several slurmd on one host have one each.
+    pub fn others(&self) -> Vec<Place> {
         let folders =
             self.dir.parent().and_then(|dir| std::fs::read_dir(dir).ok()).into_iter().flatten().flatten();
-        let with_one = folders.filter(|folder| folder.path().join("ledger.db").exists());
-        with_one.filter_map(|folder| NodeName::new(folder.file_name().to_str()?).ok()).collect()
+        let place = |folder: std::fs::DirEntry| {
+            let node = NodeName::new(folder.file_name().to_str()?).ok()?;
+            Some(Place { node, dir: folder.path() })
+        };
+        let other = |place: &Place| place.dir != self.dir && place.dir.join("ledger.db").exists();
+        folders.filter_map(place).filter(other).collect()
     }
 
     /// Whether a run or a Prolog has ever left something here; also where that cannot be seen.

@@ -22,6 +22,7 @@ mod version;
 
 pub use command::Site;
 pub use controller::{Ask, Controller, Target};
+pub use find::is_one_job;
 pub use listed::{Listed, job_state};
 pub use rest::RestSite;
 pub use version::release_of;

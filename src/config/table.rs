@@ -211,14 +211,13 @@ impl<'t, 'c> Table<'t, 'c> {
         for entry in self.entries.iter().filter(|e| !self.asked.contains(&e.key.as_ref())) {
             let allowed = format!("allowed: {}", named.join(", "));
             let dotted = entry.key.split_once('.').filter(|(first, _)| self.tables.contains(first));
-            let hint = match closest(&entry.key, &named) {
+            let hint = match (dotted, closest(&entry.key, &named)) {
                 _ if entry.key == "<<" => "merge keys are not read; write the keys out".to_owned(),
-                _ if dotted.is_some() => {
-                    let (first, rest) = dotted.unwrap_or_default();
-                    format!("write it as a table: `{first}: {{ {}: ... }}`", shown(rest))
+                (Some((table, rest)), _) => {
+                    format!("write it as a table: `{table}: {{ {}: ... }}`", shown(rest))
                 }
-                Some(meant) => format!("did you mean `{meant}`? {allowed}"),
-                None => allowed,
+                (None, Some(meant)) => format!("did you mean `{meant}`? {allowed}"),
+                (None, None) => allowed,
             };
             self.check.fail(
                 Some(entry.at),

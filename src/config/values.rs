@@ -65,11 +65,11 @@ fn wrong<T>(node: &Node<'_>, allowed: impl Into<String>) -> Result<T, Bad> {
     Err(vec![Wrong { at: node.at, index: None, found: found(&node.value), allowed: allowed.into() }])
 }
 
-/// What is allowed, and where the file has it as a text that what it lacks is having no quotes.
-fn unquoted(node: &Node<'_>, allowed: String, fits: impl Fn(&str) -> bool) -> String {
+/// The same of what is no text: where the file has a text that `fits`, it is the quotes that are too much.
+fn wrong_or_quoted<T>(node: &Node<'_>, allowed: String, fits: impl Fn(&str) -> bool) -> Result<T, Bad> {
     match &node.value {
-        Value::Text(text) if fits(text) => format!("{allowed}, without quotes"),
-        _ => allowed,
+        Value::Text(text) if fits(text) => wrong(node, format!("{allowed}, without quotes")),
+        _ => wrong(node, allowed),
     }
 }
 
@@ -89,9 +89,7 @@ pub(super) fn word<'w, T: Copy>(words: &'w [(&'static str, T)]) -> impl Fn(&Node
 pub(super) fn truth(node: &Node<'_>) -> Result<bool, Bad> {
     match node.value {
         Value::Bool(value) => Ok(value),
-        _ => {
-            wrong(node, unquoted(node, "true or false".to_owned(), |text| ["true", "false"].contains(&text)))
-        }
+        _ => wrong_or_quoted(node, "true or false".to_owned(), |text| ["true", "false"].contains(&text)),
     }
 }
 
@@ -106,7 +104,7 @@ pub(super) fn whole(range: RangeInclusive<u32>) -> impl Fn(&Node<'_>) -> Result<
             Some(number) => Ok(number),
             None => {
                 let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-                wrong(node, unquoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n))))
+                wrong_or_quoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n)))
             }
         }
     }
@@ -124,7 +122,7 @@ pub(super) fn real(range: RangeInclusive<f64>) -> impl Fn(&Node<'_>) -> Result<f
             Some(number) => Ok(number),
             None => {
                 let allowed = format!("a number from {} to {}", range.start(), range.end());
-                wrong(node, unquoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n))))
+                wrong_or_quoted(node, allowed, |text| text.parse().is_ok_and(|n| range.contains(&n)))
             }
         }
     }

@@ -48,7 +48,7 @@ pub fn answer(answer: &Answer, id: &str, screen: &Screen) -> String {
 }
 
 /// What a case file shows to people; `None`: it is none of ours, or damaged.
-fn page_of(case: &StoredCase) -> Option<String> {
+pub(super) fn page_of(case: &StoredCase) -> Option<String> {
     let body: Value = serde_json::from_str(&case.body).ok()?;
     body["page"].as_str().map(str::to_owned)
 }
@@ -119,9 +119,15 @@ impl Refusal {
     }
 
     /// The same as a value.
-    pub fn json(&self, id: &str) -> Value {
-        let words = &self.words;
-        json!({ "schema": 1, "job": id, "judgement": "unreadable", "error": self.kind, "because": words })
+    pub fn json(&self) -> Value {
+        json!({ "schema": 1, "error": self.kind, "because": self.words })
+    }
+
+    /// The same as an answer about a job.
+    pub fn json_of(&self, id: &str) -> Value {
+        let mut answer = self.json();
+        (answer["job"], answer["judgement"]) = (id.into(), "unreadable".into());
+        answer
     }
 }
 

@@ -1,5 +1,6 @@
 //! The same as a value: `schema` 1. What is absent is null with its reason.
 
+use super::elsewhere::page_of;
 use super::timeline::{self, Seen};
 use super::{Answer, Told, done_words};
 use crate::ledger::FindingRow;
@@ -18,7 +19,7 @@ pub fn answer(answer: &Answer, id: &str) -> Value {
         }
         Answer::Ended { when, case, left } => {
             let body = case.as_ref().and_then(|c| serde_json::from_str::<Value>(&c.body).ok());
-            let readable = case.as_ref().map(|_| body.as_ref().is_some_and(|body| body["page"].is_string()));
+            let readable = case.as_ref().map(|case| page_of(case).is_some());
             json!({
                 "schema": 1,
                 "job": id,
@@ -94,10 +95,9 @@ pub fn page(told: &Told) -> Value {
     })
 }
 
-/// What comes next and when; none for a job run that is over.
+/// What comes next and when.
 pub fn next(told: &Told) -> Value {
-    let next = told.next.as_ref().filter(|_| told.ended.is_none());
-    next.map_or(Value::Null, |next| {
+    told.next.as_ref().map_or(Value::Null, |next| {
         let (verdict, in_s) = (next.verdict, next.in_ms / 1000);
         json!({ "verdict": verdict, "in_s": in_s, "withheld_by": told.next_is_withheld() })
     })

@@ -45,8 +45,7 @@ impl Secret {
 /// A file of root's own (or of whoever runs us, where that is not root) that nobody else can read.
 fn private(file: &File) -> Result<(), String> {
     let meta = file.metadata().map_err(|e| e.to_string())?;
-    // SAFETY: geteuid takes nothing and cannot fail.
-    let us = unsafe { libc::geteuid() };
+    let us = us();
     match (meta.is_file(), meta.uid(), meta.permissions().mode() & 0o7777) {
         (false, ..) => Err("is no file".to_owned()),
         (_, uid, _) if uid != us => Err(format!("is owned by uid {uid}, not by uid {us}")),
@@ -55,6 +54,12 @@ fn private(file: &File) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Who runs us.
+pub(super) fn us() -> u32 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

@@ -34,15 +34,6 @@ pub struct JobRecord {
     pub life: Life,
 }
 
-/// A job run that an earlier boot left open.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoidRun {
-    /// What was registered.
-    pub run: JobRun,
-    /// The last moment of its boot that a run saw.
-    pub last: Now,
-}
-
 impl Ledger {
     /// Registers a job run and gives its row.
     ///
@@ -80,9 +71,9 @@ impl Ledger {
         })
     }
 
-    /// Job runs that the boot before this one left open, each with its last moment that a run saw. To be asked before this
-    /// boot's first run is appended: of earlier boots cadence and packing are not known any more.
-    pub fn void_runs(&self, boot_id: &str) -> Result<Vec<VoidRun>, LedgerError> {
+    /// The last moment of the boot before this one that a run saw, and the job runs that it left open. To be asked before
+    /// this boot's first run is appended: of earlier boots cadence and packing are not known any more.
+    pub fn left_by_boot_before(&self, boot_id: &str) -> Result<Option<(Now, Vec<JobRun>)>, LedgerError> {
         self.read("read registrations of the boot before", |conn| {
             let sql =
                 "SELECT b.id, b.boot_id, r.boottime_ms, r.wall_ms FROM run r JOIN boot b ON b.id = r.boot
@@ -93,10 +84,10 @@ impl Ledger {
             };
             let newest = conn.query_row(sql, [], moment).optional()?;
             let Some((boot, last)) = newest.filter(|(_, last)| last.boot_id != boot_id) else {
-                return Ok(Vec::new());
+                return Ok(None);
             };
-            let left = stored(conn, "closed_how IS NULL AND boot = ?1 ORDER BY id", [boot])?;
-            Ok(left.into_iter().map(|Stored { run, .. }| VoidRun { run, last: last.clone() }).collect())
+            let left = runs(conn, "closed_how IS NULL AND boot = ?1 ORDER BY id", [boot])?;
+            Ok(Some((last, left)))
         })
     }
 

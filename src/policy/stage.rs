@@ -311,8 +311,8 @@ fn allowed(finding: &Finding, rules: &Rules, drain: Option<ActionRecord>, c: Cir
     let (permit, nodes) = match (c.permit, c.nodes) {
         (Ok(permit), Ok(nodes)) if permit.job() == c.job.id => (permit, nodes),
         (Ok(_), Ok(_)) => return withheld(asked, "the permit is for another job run"),
-        (Err(NoPermit::Observe), _) => {
-            let because = "mode is observe".to_owned();
+        (Err(why @ NoPermit::Observe), _) => {
+            let because = why.to_string();
             return Step::Withheld { asked, guard: Some(Guard::Observe), because };
         }
         (Err(NoPermit::Outside(because)), _) | (_, Err(because)) => return withheld(asked, &because),

@@ -25,10 +25,10 @@ pub(super) enum Channel {
 }
 
 impl Channel {
-    pub(super) const ALL: [Channel; 2] = [Channel::Slack, Channel::Exec];
+    const ALL: [Channel; 2] = [Channel::Slack, Channel::Exec];
 
     /// The first word of a letter's subject.
-    pub(super) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Channel::Slack => "slack",
             Channel::Exec => "exec",
@@ -48,15 +48,30 @@ impl Channel {
         Channel::ALL.into_iter().find(|channel| Some(channel.word()) == word)
     }
 
+    /// Those that the site wants.
+    pub(super) fn configured(config: &Config) -> impl Iterator<Item = Channel> {
+        Channel::ALL.into_iter().filter(|channel| channel.least(config).is_some())
+    }
+
+    /// What is told of one thing here, in the outbox.
+    pub(super) fn thread(self, thread: &str) -> String {
+        format!("{} {thread}", self.word())
+    }
+
+    /// One letter of it; the stage is one word.
+    pub(super) fn subject(self, thread: &str, stage: &str) -> String {
+        format!("{} {stage}", self.thread(thread))
+    }
+
     /// What is milder is not told; `None`: nothing is.
-    pub(super) fn least(self, config: &Config) -> Option<Verdict> {
+    fn least(self, config: &Config) -> Option<Verdict> {
         match self {
             Channel::Slack => config.slack.webhook_file.as_ref().map(|_| config.slack.min_verdict),
             Channel::Exec => (!config.notify.exec.is_empty()).then_some(config.notify.min_verdict),
         }
     }
 
-    pub(super) fn body(self, event: &Event) -> String {
+    fn body(self, event: &Event) -> String {
         match self {
             Channel::Slack => slack::text(event),
             Channel::Exec => serde_json::to_string(event).unwrap_or_default(),
@@ -77,7 +92,7 @@ impl Channel {
 
 /// Whether anybody is told anything.
 pub(super) fn anybody(config: &Config) -> bool {
-    Channel::ALL.into_iter().any(|channel| channel.least(config).is_some())
+    Channel::configured(config).next().is_some()
 }
 
 /// Queues one message for each channel that wants to hear of this verdict. `thread` and `stage`, one word, name it.
@@ -88,18 +103,24 @@ pub(super) fn queue(
     event: &Event,
     ledger: &mut Ledger,
 ) {
-    for channel in Channel::ALL {
-        if channel.least(setting.config).is_some_and(|least| verdict >= least) {
-            let subject = format!("{} {thread} {stage}", channel.word());
-            warn_of(put(setting.now, &subject, &channel.body(event), due, ledger));
-        }
+    let wants = |channel: &Channel| channel.least(setting.config).is_some_and(|least| verdict >= least);
+    for channel in Channel::ALL.into_iter().filter(wants) {
+        warn_of(put(setting.now, channel, (thread, stage), event, due, ledger));
     }
 }
 
-/// A message that cannot be queued is a line for whoever asked, and nothing that a run or an Epilog still has to do waits
-/// for it.
-pub(super) fn put(now: &Now, subject: &str, body: &str, due: BootMs, ledger: &mut Ledger) -> Option<String> {
-    match ledger.queue_letter(subject, body, due, now) {
+/// Queues it for one channel. A message that cannot be queued is a line for whoever asked, and nothing that a run or an
+/// Epilog still has to do waits for it.
+pub(super) fn put(
+    now: &Now,
+    channel: Channel,
+    (thread, stage): (&str, &str),
+    event: &Event,
+    due: BootMs,
+    ledger: &mut Ledger,
+) -> Option<String> {
+    let subject = channel.subject(thread, stage);
+    match ledger.queue_letter(&subject, &channel.body(event), due, now) {
         Ok(queued) => {
             let lost = queued.given_up?;
             Some(format!("message `{lost}` is given up: {MOST_WAITING} others wait to be sent"))

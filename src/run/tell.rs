@@ -141,12 +141,9 @@ pub fn recovered(
         None
     });
     let Some(row) = open.filter(|row| row.closed.is_none()) else { return troubles };
-    for channel in Channel::ALL {
-        if channel.least(config).is_none() {
-            continue;
-        }
-        let thread = format!("{} {}", channel.word(), of_finding(row.id));
-        let told = ledger.told_in(&thread).unwrap_or_else(|why| {
+    let thread = of_finding(row.id);
+    for channel in Channel::configured(config) {
+        let told = ledger.told_in(&channel.thread(&thread)).unwrap_or_else(|why| {
             troubles.push(untold_words(&why));
             Vec::new()
         });
@@ -170,8 +167,7 @@ pub fn recovered(
             }),
             ..Event::of(What::Recovered, node, enforces, now).about(job)
         };
-        let subject = format!("{thread} recovered");
-        troubles.extend(put(now, &subject, &channel.body(&event), now.boot, ledger));
+        troubles.extend(put(now, channel, (&thread, "recovered"), &event, now.boot, ledger));
     }
     troubles
 }
@@ -230,17 +226,16 @@ fn lifted(
     knows: impl Fn(Channel, &Ledger) -> bool,
     ledger: &mut Ledger,
 ) {
-    for channel in Channel::ALL.into_iter().filter(|channel| channel.least(setting.config).is_some()) {
+    for channel in Channel::configured(setting.config) {
         if knows(channel, ledger) || !told_in(channel, thread, ledger).is_empty() {
-            let subject = format!("{} {thread} lifted", channel.word());
-            warn_of(put(setting.now, &subject, &channel.body(event), setting.now.boot, ledger));
+            warn_of(put(setting.now, channel, (thread, "lifted"), event, setting.now.boot, ledger));
         }
     }
 }
 
 /// What of a thread was told, or is about to be.
 fn told_in(channel: Channel, thread: &str, ledger: &Ledger) -> Vec<String> {
-    or_nobody_is_told(ledger.told_in(&format!("{} {thread}", channel.word())))
+    or_nobody_is_told(ledger.told_in(&channel.thread(thread)))
 }
 
 /// The thread of a drain that this boot made.
@@ -317,15 +312,13 @@ pub(super) fn fault(setting: &Setting, row: &FaultRow, enforces: bool, news: For
         queue(setting, (&thread, &stage), (verdict, due), &event, ledger);
         return;
     }
-    for channel in Channel::ALL.into_iter().filter(|channel| channel.least(setting.config).is_some()) {
-        let begun = format!("{} {thread} alert", channel.word());
+    for channel in Channel::configured(setting.config) {
         // One that was over before anybody was told of it is not told at all.
-        if row.kind == COLLECTOR && withdrawn(&begun, ledger) {
+        if row.kind == COLLECTOR && withdrawn(&channel.subject(&thread, "alert"), ledger) {
             continue;
         }
         if !told_in(channel, &thread, ledger).is_empty() {
-            let subject = format!("{} {thread} {stage}", channel.word());
-            warn_of(put(setting.now, &subject, &channel.body(&event), due, ledger));
+            warn_of(put(setting.now, channel, (&thread, &stage), &event, due, ledger));
         }
     }
 }

@@ -1,10 +1,16 @@
 //! From a job's id as Slurm prints it to the raw one, for ids that people type.
 
 use super::command::Program;
-use super::scontrol::exact_id;
+use super::scontrol::{exact_id, is_exact_id};
 use super::squeue::known;
 use super::{Answer, Slurm, cgroup, misread};
 use crate::model::JobId;
+
+/// Whether a text can name one job, by a form that Slurm prints: `130`, `123_4`, `200+1`, or a SLUID. None has the number 0.
+pub fn is_one_job(id: &str) -> bool {
+    let zero = || matches!(id.trim_start_matches('0').bytes().next(), None | Some(b'_' | b'+'));
+    cgroup::is_sluid(id) || (is_exact_id(id) && !zero())
+}
 
 impl Slurm {
     /// The raw id of `130`, which costs no question, of `123_4` or of a SLUID; `None`: not known to Slurm (any more).

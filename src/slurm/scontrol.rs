@@ -146,13 +146,16 @@ fn not_passed_on(what: &str, most: usize, of: &str) -> NoAnswer {
 }
 
 /// `130`, `123_4` or `200+1`: one job, never a range of tasks.
-pub(super) fn exact_id(program: Program, id: &str) -> Answer<&str> {
+pub(super) fn is_exact_id(id: &str) -> bool {
     let number = |t: &str| !t.is_empty() && t.len() <= 10 && t.bytes().all(|b| b.is_ascii_digit());
-    let one = match id.split_once(['_', '+']) {
+    match id.split_once(['_', '+']) {
         Some((job, part)) => number(job) && number(part),
         None => number(id),
-    };
-    if one {
+    }
+}
+
+pub(super) fn exact_id(program: Program, id: &str) -> Answer<&str> {
+    if is_exact_id(id) {
         return Ok(id);
     }
     let why = format!("`{}` is no id of one job (130, 123_4 or 200+1)", id.escape_debug());

@@ -2,7 +2,6 @@
 //! is a projection.
 
 use super::{Drain, Hours, Status, Unit, part, withheld};
-use crate::explain::elsewhere::Refusal;
 use crate::explain::json::next;
 use crate::explain::{Told, done_words};
 use crate::ledger::FaultRow;
@@ -40,11 +39,6 @@ pub fn page(status: &Status) -> Value {
         "drains": status.drains.iter().map(|drain| drained(status, drain)).collect::<Vec<_>>(),
         "orphans": status.orphans.iter().map(fault).collect::<Vec<_>>(),
     })
-}
-
-/// Why there is no page.
-pub fn refusal(refusal: &Refusal) -> Value {
-    json!({ "schema": 1, "error": refusal.kind, "because": refusal.words })
 }
 
 fn fault(row: &FaultRow) -> Value {
